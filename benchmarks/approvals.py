@@ -36,7 +36,7 @@ from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs import runs
 from onetool.runs.model import Decision, Grant
 from onetool.runs.questions import APPROVE, APPROVE_SIMILAR, COUNT, VARYING, Approver, Question
-from onetool.runs.run_store import RunQuota, RunStore
+from onetool.state.run_store import RunQuota, RunStore
 
 LOOP = "[bench.write(text=f'note {i}') for i in range(50)]\n'done'"
 CALLS = 20  # of one sample

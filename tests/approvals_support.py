@@ -9,7 +9,7 @@ import mcp_types as types
 from tests.support import Connection, configure, get_texts
 
 from onetool.runs.model import CallState, Decision, DurableCall, RunState
-from onetool.runs.run_store import RunStore
+from onetool.state.run_store import RunStore
 
 SETTINGS = """\
 agents: {default: {policy: ask-writes, permissions: [read, write, network]}}

@@ -21,8 +21,8 @@ from onetool.core.context import Effect, ToolContext
 from onetool.core.policy.rules import Policy
 from onetool.runs.gate import Gate
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.run_store import RunStore
 from onetool.runs.runs import DurableOutcome, Runs
+from onetool.state.run_store import RunStore
 
 WRITES = frozenset({"put_run", "write_calls", "set_state", "decide", "resolve", "claim"})
 OPEN = Policy.from_settings(Agent(policy="open"))

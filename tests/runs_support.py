@@ -13,7 +13,7 @@ from typing import Any
 from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
-from onetool.runs.run_store import RunStore
+from onetool.state.run_store import RunStore
 
 # The first terminal that the leader of a session opens becomes its controlling terminal.
 IN_TERMINAL = ("/bin/sh", "-c", 'exec 3<>"$0"; exec "$@"')

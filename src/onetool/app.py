@@ -40,7 +40,6 @@ from onetool.core.bus.bus import ToolBus
 from onetool.core.context import ToolContext
 from onetool.core.registry import Registry
 from onetool.core.render import render
-from onetool.disabled_tools import OWNER_MARK, list_owner_marks
 from onetool.errors import ConfigError, SignInRequired, ToolError, describe
 from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
@@ -49,6 +48,7 @@ from onetool.logging import Log
 from onetool.net import Net
 from onetool.oauth.credential import SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify, make_server_target
+from onetool.parts import State, make_state
 from onetool.paths import FOLDER, Directories, extension_files
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import UpstreamServices
@@ -67,9 +67,9 @@ from onetool.runs.starters import is_revoked
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
-from onetool.state import State, make_state
-from onetool.storage import JobStorage, MediaStorage, ResultStorage, StoredSettings
-from onetool.stores import Stores
+from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
+from onetool.state.storage import JobStorage, MediaStorage, ResultStorage, StoredSettings
+from onetool.state.stores import Stores
 from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible

@@ -33,7 +33,7 @@ from onetool.util.redact import Redactor
 from onetool.util.storage_errors import is_full, storage_error
 
 if TYPE_CHECKING:
-    from onetool.storage import AuditStorage, RemoteState
+    from onetool.state.storage import AuditStorage, RemoteState
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000

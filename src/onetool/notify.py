@@ -20,7 +20,7 @@ from onetool import paths
 from onetool.config.model import Topic
 from onetool.core.render import render
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from onetool.storage import NoticeStorage
+from onetool.state.storage import NoticeStorage
 from onetool.util.locks import locked
 from onetool.util.time_format import in_utc
 

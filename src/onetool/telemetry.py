@@ -15,6 +15,7 @@ from onetool.core.tool import Tool
 from onetool.logging import Log
 from onetool.runner.answer import Answer
 from onetool.runner.run_output import RunOutput
+from onetool.state.stores import Stores
 from onetool.stats.details import (
     MARGIN_CHARS,
     MAX_CALLS,
@@ -26,7 +27,6 @@ from onetool.stats.details import (
 )
 from onetool.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
 from onetool.stats.tokens import BYTES_PER_TOKEN, count_text_tokens, count_tokens
-from onetool.stores import Stores
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.raw_json import RawJson
 

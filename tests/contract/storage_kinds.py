@@ -1,6 +1,6 @@
 """Every kind of stored state behind one interface: a key is written, and read completely or not at all.
 
-`KINDS` uses only the protocols of `onetool.storage`. `BACKENDS` opens each kind of each backend in a directory.
+`KINDS` uses only the protocols of `onetool.state.storage`. `BACKENDS` opens each kind of each backend in a directory.
 `python -m tests.contract.storage_kinds BACKEND KIND DIRECTORY PREFIX [COUNT]` writes keys and prints each stored key.
 """
 
@@ -23,7 +23,6 @@ from onetool.cli import token
 from onetool.config.load import load
 from onetool.config.model import Output, Token
 from onetool.config.trust import TrustFile
-from onetool.disabled_tools import Switches
 from onetool.editing.planned_edit import EditConflict, ItemChange
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import StorageError, ToolError
@@ -33,20 +32,18 @@ from onetool.logging import Log
 from onetool.notify import NoticeFiles
 from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import Directories, find_directories
-from onetool.postgres.documents import TokenRows
-from onetool.postgres.state import PostgresState
 from onetool.proxy.definitions import Definition, ToolListCache
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
-from onetool.runs.run_store import RunStore
-from onetool.runs.session_store import SessionStore, SessionValue
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
-from onetool.stats.record import CallRecord, Recorder
-from onetool.stats.shapes import ShapeFile
-from onetool.stats.summary import summarize
-from onetool.storage import (
+from onetool.state.disabled_tools import Switches
+from onetool.state.documents import TokenRows
+from onetool.state.postgres_state import PostgresState
+from onetool.state.run_store import RunStore
+from onetool.state.session_store import SessionStore, SessionValue
+from onetool.state.storage import (
     AuditStorage,
     BundleStorage,
     CredentialKey,
@@ -66,6 +63,9 @@ from onetool.storage import (
     ToolListStorage,
     TrustStorage,
 )
+from onetool.stats.record import CallRecord, Recorder
+from onetool.stats.shapes import ShapeFile
+from onetool.stats.summary import summarize
 
 HOUR = 3600.0
 ALL = "all"

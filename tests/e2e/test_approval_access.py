@@ -21,8 +21,8 @@ from onetool.logging import Log
 from onetool.runs import notifier
 from onetool.runs.model import CallState, RunState
 from onetool.runs.notifier import ENVIRONMENT
-from onetool.runs.run_store import RunStore
 from onetool.runs.runs import PYTHON
+from onetool.state.run_store import RunStore
 from onetool.transports.http.tokens import hash_token
 from onetool.util.redact import Redactor
 

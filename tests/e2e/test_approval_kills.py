@@ -16,7 +16,7 @@ from tests.daemon_support import open_daemon_home
 from tests.support import ISOLATION, TIMEOUT_SECONDS, Connection, ProcessWatch, connect, eventually, list_descendants
 
 from onetool.runs.model import ENDED, DurableRunRecord, RunState
-from onetool.runs.run_store import RunStore
+from onetool.state.run_store import RunStore
 
 PROGRAMS = 100 if NIGHTLY else 8 if ISOLATION == "auto" else 5  # a server with WebAssembly sandboxes takes longer
 DAEMON_PROGRAMS = 100 if NIGHTLY else 5

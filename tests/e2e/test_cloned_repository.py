@@ -25,8 +25,8 @@ from onetool.extensions.pep723 import parse_header
 from onetool.proxy.definitions import Definition, identify_origin
 from onetool.proxy.pins import Pins, accept, list_claims
 from onetool.runs.model import Grant
-from onetool.runs.run_store import RunStore
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
+from onetool.state.run_store import RunStore
 
 SECRET = "canary-of-the-project"
 ECHO = "def echo(text: str) -> str:\n    return text\n"

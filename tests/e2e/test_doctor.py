@@ -31,8 +31,8 @@ from onetool.app import OneTool, examine_settings, read_settings
 from onetool.bundles.bundle_store import BundleStore
 from onetool.errors import ToolError
 from onetool.runs.model import DurableRunRecord
-from onetool.runs.run_store import RunStore
-from onetool.runs.session_store import SessionStore
+from onetool.state.run_store import RunStore
+from onetool.state.session_store import SessionStore
 from onetool.stats.tables import VERSION as STATISTICS_VERSION
 
 pytestmark = pytest.mark.slow

@@ -26,8 +26,8 @@ from tests.replicas_support import (
 from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
 
-from onetool.postgres.state import PostgresState
-from onetool.storage import StoredSettings
+from onetool.state.postgres_state import PostgresState
+from onetool.state.storage import StoredSettings
 
 EFFECTIVE_SECONDS = 2.0
 WRITERS = 8

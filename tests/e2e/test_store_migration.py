@@ -13,22 +13,19 @@ from tests.rest_support import Rest, http_draft, make_client, serve_process
 from tests.support import configure
 
 from onetool.config.model import Output
-from onetool.disabled_tools import Switches
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.notify import NoticeFiles
 from onetool.oauth.credential_store import CredentialStore
-from onetool.postgres.state import PostgresState
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.run_store import RunStore, RunTables
-from onetool.runs.session_store import SessionStore, SessionValue
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
-from onetool.stats.record import CallRecord, Recorder, RunRecord, StatisticsSource, UseRecord
-from onetool.stats.shapes import ShapeFile
-from onetool.stats.summary import summarize
-from onetool.storage import (
+from onetool.state.disabled_tools import Switches
+from onetool.state.postgres_state import PostgresState
+from onetool.state.run_store import RunStore, RunTables
+from onetool.state.session_store import SessionStore, SessionValue
+from onetool.state.storage import (
     CredentialKey,
     CredentialStorage,
     DisabledToolStorage,
@@ -40,6 +37,9 @@ from onetool.storage import (
     ShapeStorage,
     TokenUsageStorage,
 )
+from onetool.stats.record import CallRecord, Recorder, RunRecord, StatisticsSource, UseRecord
+from onetool.stats.shapes import ShapeFile
+from onetool.stats.summary import summarize
 
 SETTINGS = """\
 agents: {default: {permissions: [read, write, network]}}

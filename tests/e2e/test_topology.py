@@ -21,7 +21,7 @@ from tests.rest_support import http_draft
 from tests.support import eventually
 from tests.topology_support import Cluster, run_topology
 
-from onetool.postgres.schema import MIGRATIONS, TRIM_AUDIT
+from onetool.state.schema import MIGRATIONS, TRIM_AUDIT
 
 REPLICAS = 4
 CALLS = 10_000 if NIGHTLY else 500

@@ -19,9 +19,9 @@ from tests.bundles_support import bundle_body, expect_error, new_bundle, open_st
 from tests.proxy_support import hostile_server
 from tests.support import PROGRAM, configure, environment, run_cli
 
-from onetool.disabled_tools import Switches
 from onetool.errors import ToolError
 from onetool.results.blobs import Media
+from onetool.state.disabled_tools import Switches
 from onetool.stats.shapes import ShapeFile
 
 pytestmark = pytest.mark.slow

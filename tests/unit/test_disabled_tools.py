@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onetool.disabled_tools import EVERYTHING, FILE, Switches
 from onetool.errors import BundleError
+from onetool.state.disabled_tools import EVERYTHING, FILE, Switches
 
 
 def test_a_disabled_tool_stays_disabled_until_it_is_enabled(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from tests.bundles_support import bundle_body, list_slugs, new_bundle, open_stor
 from tests.support import eventually
 
 from onetool.bundles import BundleStore
-from onetool.disabled_tools import EVERYTHING
 from onetool.errors import BundleError, StorageError
-from onetool.postgres.state import PostgresState
+from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.postgres_state import PostgresState
 
 KEY = "11" * 32
 Open = Callable[[], PostgresState]

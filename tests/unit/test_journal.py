@@ -15,7 +15,7 @@ from tests.journal_support import OPEN, REJECTED, FakeCall, MortalStore, Process
 
 from onetool.runs import runs
 from onetool.runs.model import CallState, RunState
-from onetool.runs.run_store import RunQuota, RunStore
+from onetool.state.run_store import RunQuota, RunStore
 
 PROGRAMS = 1000 if NIGHTLY else 5
 

@@ -26,9 +26,9 @@ from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.runs.gate import Gate, digest_call, encode_arguments
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.run_store import RETENTION_SECONDS, RunQuota, RunStore
 from onetool.runs.runs import DurableOutcome, Runs
-from onetool.runs.sealing import Sealer
+from onetool.state.run_store import RETENTION_SECONDS, RunQuota, RunStore
+from onetool.state.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
 
 ROOT = Path(__file__).parents[2]
@@ -181,7 +181,7 @@ DECIDE = """
 import sys
 from pathlib import Path
 from onetool.runs.model import Decision
-from onetool.runs.run_store import RunStore
+from onetool.state.run_store import RunStore
 directory, by, *runs = sys.argv[1:]
 store = RunStore(Path(directory), clock=lambda: 0)
 store.list_runs()
@@ -368,7 +368,7 @@ OWN = """
 import sys
 from pathlib import Path
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
-from onetool.runs.run_store import RunStore
+from onetool.state.run_store import RunStore
 store = RunStore(Path(sys.argv[1]))
 store.put_run(DurableRunRecord("r_own", "default", "1", owner=store.owner))
 print(store.owner, flush=True)
@@ -505,9 +505,9 @@ KILLED = """
 import os, signal, sqlite3, sys
 from dataclasses import replace
 from pathlib import Path
-from onetool.runs import sealed_database
+from onetool.state import sqlite_database
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, Grant, Decision, RunState
-from onetool.runs.run_store import RunStore
+from onetool.state.run_store import RunStore
 import cryptography.exceptions
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

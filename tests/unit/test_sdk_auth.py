@@ -20,7 +20,7 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 from onetool.errors import StorageError, ToolError
 from onetool.oauth.credential_store import CredentialStore
 from onetool.oauth.failures import collect_failures, record_failure
-from onetool.storage import CredentialKey
+from onetool.state.storage import CredentialKey
 
 
 def test_discovery_urls() -> None:

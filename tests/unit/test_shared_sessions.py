@@ -12,7 +12,7 @@ from tests.replicas_support import KEY
 from tests.support import eventually
 
 from onetool.config.model import Issuer
-from onetool.postgres.state import PostgresState
+from onetool.state.postgres_state import PostgresState
 from onetool.transports.http.credential import RequestCredential, identify_issuer
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.sessions import CSRF_HEADER, BrowserSessions

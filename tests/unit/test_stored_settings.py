@@ -20,8 +20,8 @@ from onetool.editing.server_changes import ServerChanges
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
-from onetool.postgres.state import PostgresState
-from onetool.storage import StoredSettings
+from onetool.state.postgres_state import PostgresState
+from onetool.state.storage import StoredSettings
 from onetool.util.redact import Redactor
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32

@@ -46,7 +46,7 @@ from onetool.util.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, Redactor, list
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl, HttpRequest, OAuthFlow
     from onetool.config.model import Http
-    from onetool.storage import MediaStorage
+    from onetool.state.storage import MediaStorage
 
 LARGE_RESPONSE_BYTES: Final = 100_000  # larger responses are parsed in a thread
 MAX_URL_CHARS: Final = 65_536  # the limit of the HTTP library

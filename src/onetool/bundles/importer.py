@@ -18,7 +18,7 @@ from onetool.bundles.model import Bundle
 from onetool.bundles.rules import invalid
 from onetool.bundles.update_plan import UpdateOptions, UpdatePlan, VersionConflict
 from onetool.errors import BundleError
-from onetool.storage import BundleStorage
+from onetool.state.storage import BundleStorage
 
 ZIP_MAGIC: Final = b"PK\x03\x04"
 MAX_SLUG_STEM: Final = 58  # of the 64 characters of a slug, to leave room for a numeric suffix

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.model import StoredTool
-from onetool.disabled_tools import EVERYTHING
-from onetool.storage import BundleStorage
+from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.storage import BundleStorage
 
 
 def list_names(slug: str, tool: str, version: str) -> list[str]:

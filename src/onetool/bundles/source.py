@@ -35,8 +35,8 @@ from onetool.oauth.credential import ApiEndpoints, SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify
 from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
+from onetool.state.storage import BundleStorage, MediaStorage, RemoteState
 from onetool.stats.tokens import BYTES_PER_TOKEN
-from onetool.storage import BundleStorage, MediaStorage, RemoteState
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
 from onetool.util.sanitize import clean, clean_schema

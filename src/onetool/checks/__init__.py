@@ -23,9 +23,9 @@ from onetool.errors import ToolError
 from onetool.extensions.packs import Extensions
 from onetool.extensions.static_analysis import IGNORED
 from onetool.logging import Log
+from onetool.parts import State
 from onetool.proxy.servers import Servers
 from onetool.runner.isolation import find_isolation_problem
-from onetool.state import State
 from onetool.util.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem, storage_problem
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from onetool.errors import ToolError
 from onetool.extensions.packs import Extensions
 from onetool.extensions.queue_backend import make_store_error
-from onetool.storage import JobStorage
+from onetool.state.storage import JobStorage
 from onetool.util.problem import Problem
 
 

@@ -1,6 +1,6 @@
 """Checks of stored files: whether each is intact and not written by a newer OneTool. Nothing is changed.
 
-The file of disabled tools is not checked here: `onetool.disabled_tools` reports its problems itself.
+The file of disabled tools is not checked here: `onetool.state.disabled_tools` reports its problems itself.
 """
 
 import json
@@ -19,9 +19,9 @@ from onetool.config import trust
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
 from onetool.proxy import pins
-from onetool.runs import run_store, session_store
-from onetool.runs.sealed_database import SealedDatabase
-from onetool.stats import record, shapes, tables
+from onetool.state import run_store, session_store
+from onetool.state.sqlite_database import SealedDatabase, database_uri
+from onetool.stats import shapes, tables
 from onetool.util.background import is_unchanged
 from onetool.util.problem import Problem, storage_problem
 from onetool.util.versioning import NewerVersion, check_version, has_tables
@@ -114,7 +114,7 @@ def _check_database(file: Path, version: int, damaged: str, seconds: float | Non
     if not file.exists():
         return
     try:
-        with closing(sqlite3.connect(record.database_uri(file, "ro"), uri=True, timeout=5)) as database:
+        with closing(sqlite3.connect(database_uri(file, "ro"), uri=True, timeout=5)) as database:
             if seconds is not None:
                 deadline = time.monotonic() + seconds
                 database.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_INTERVAL)

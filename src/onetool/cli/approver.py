@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onetool.runs.model import DurableRunRecord
     from onetool.runs.questions import Approver
     from onetool.runs.views import Waiting, WaitingCall
-    from onetool.storage import RemoteState, RunStorage, SavedSnippetStorage
+    from onetool.state.storage import RemoteState, RunStorage, SavedSnippetStorage
     from onetool.util.redact import Redactor
 
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
@@ -86,8 +86,8 @@ class RunJournal:
 def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     """Open the journal that servers in this directory use."""
     from onetool.config.load import load
-    from onetool.postgres.opening import opened_state
-    from onetool.runs.run_store import RunStore
+    from onetool.state.opening import opened_state
+    from onetool.state.run_store import RunStore
     from onetool.util.redact import Redactor
 
     # The caller sets the environment of the command: settings there must not decide who may approve.

@@ -19,7 +19,7 @@ from onetool.util.text import pluralize, quote, suggestion_hint
 if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.bundles.model import Bundle, StoredTool
-    from onetool.storage import BundleStorage
+    from onetool.state.storage import BundleStorage
 
 STDOUT = "-"
 MAX_DESCRIPTION_LENGTH = 80

@@ -33,12 +33,12 @@ from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
 from onetool.core.registry import python_name
-from onetool.disabled_tools import Switches, list_owner_marks
 from onetool.editing.edit_history import EditedItem
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories, find_directories
-from onetool.postgres.opening import opened_state
+from onetool.state.disabled_tools import Switches, list_owner_marks
+from onetool.state.opening import opened_state
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets

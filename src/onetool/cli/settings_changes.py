@@ -39,7 +39,7 @@ class SettingsCommand:
     def __init__(self, options: argparse.Namespace) -> None:
         from onetool.config.load import load
         from onetool.config.settings_reader import apply_stored
-        from onetool.postgres.opening import opened_state
+        from onetool.state.opening import opened_state
 
         self._options, self._as_json = options, getattr(options, "json", False)
         loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)

@@ -13,7 +13,7 @@ from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
     from onetool.snippets.saved_snippets import SavedSnippet
-    from onetool.storage import SavedSnippetStorage
+    from onetool.state.storage import SavedSnippetStorage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

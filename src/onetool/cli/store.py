@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> int:
     from onetool.config.load import load
 
     if options.action == "grants":
-        from onetool.postgres.roles import render_grants
+        from onetool.state.roles import render_grants
 
         print(render_grants(options.replica, options.worker), end="")
         return 0
@@ -61,8 +61,8 @@ def _status(loaded: "Loaded", options: argparse.Namespace) -> int:
             f"files in {loaded.directories.data}",
         )
         return 0
-    from onetool.postgres.opening import opened_state
-    from onetool.postgres.status import describe_status
+    from onetool.state.opening import opened_state
+    from onetool.state.status import describe_status
 
     with opened_state(loaded) as state:
         assert state is not None
@@ -86,8 +86,8 @@ def _describe_queue(queue: dict[str, Any]) -> str:
 
 
 def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
-    from onetool.postgres.database import Database
-    from onetool.postgres.roles import render_grants
+    from onetool.state.postgres_database import Database
+    from onetool.state.roles import render_grants
 
     grants = render_grants(options.replica, options.worker) if options.grant else ""
     with Database(_require_store(loaded)) as database:
@@ -100,7 +100,7 @@ def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
 
 
 def _reset_budgets(loaded: "Loaded", options: argparse.Namespace) -> int:
-    from onetool.postgres.opening import opened_state
+    from onetool.state.opening import opened_state
 
     _require_store(loaded)
     with opened_state(loaded) as state:
@@ -111,7 +111,7 @@ def _reset_budgets(loaded: "Loaded", options: argparse.Namespace) -> int:
 
 
 def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
-    from onetool.postgres.transfer import transfer
+    from onetool.state.transfer import transfer
 
     counts = transfer(loaded, options.to)
     lines = [f"{kind:12} {count:>8}" for kind, count in counts.items()]

@@ -51,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
     from onetool.cli.signals import blocked_signals
     from onetool.config.load import load
     from onetool.config.settings_reader import require_stored
-    from onetool.postgres.opening import opened_state
+    from onetool.state.opening import opened_state
     from onetool.transports.http.token_changes import TokenChanges
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)

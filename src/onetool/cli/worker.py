@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> int:
 
     from onetool.config.settings_reader import read_settings
     from onetool.logging import Log
-    from onetool.postgres.keys import parse_keys
+    from onetool.state.keys import parse_keys
     from onetool.util.redact import Redactor
 
     if options.concurrency < 1:
@@ -79,8 +79,8 @@ def find_packs(loaded: "Loaded", queues: list[str]) -> Served:
 async def _work(loaded: "Loaded", served: Served, options: argparse.Namespace, log: "Log") -> None:
     import anyio.to_thread
 
-    from onetool.postgres.database import Database
     from onetool.postgres.queue_worker import QueueWorker
+    from onetool.state.postgres_database import Database
     from onetool.util.stop_signals import on_stop_signal
 
     with Database(loaded.settings.store, loaded.store_key) as database:

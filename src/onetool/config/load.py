@@ -33,7 +33,7 @@ from onetool.config.model import (
 from onetool.config.trust import Snapshot, TrustDecision, check_trust
 from onetool.errors import ConfigError
 from onetool.paths import Directories
-from onetool.storage import StoredSettings
+from onetool.state.storage import StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords

@@ -19,7 +19,7 @@ from onetool.config.trust import (
 )
 from onetool.errors import ConfigError, StorageError
 from onetool.paths import FOLDER, Directories, find_directories, is_directory
-from onetool.storage import SettingsStorage, StoredSettings
+from onetool.state.storage import SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from onetool import paths
 from onetool.errors import ConfigError, StorageError, ToolError
-from onetool.storage import TrustStorage
+from onetool.state.storage import TrustStorage
 from onetool.util import atomic, yaml_loader
 from onetool.util.locks import locked
 from onetool.util.problem import UNTRUSTED, Location, Problem, storage_problem

@@ -21,7 +21,7 @@ from onetool.stats.tokens import count_tokens
 from onetool.util.problem import UNTRUSTED
 
 if TYPE_CHECKING:
-    from onetool.storage import SharedCounters
+    from onetool.state.storage import SharedCounters
 
 DEFAULT = "default"
 CLIENT_WAYS = frozenset({"client", "app"})  # where the client answers, which could do so by itself

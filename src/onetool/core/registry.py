@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from onetool.core.context import Permission, ToolContext, effects, permissions
 from onetool.core.tool import Tool
-from onetool.disabled_tools import EVERYTHING
 from onetool.errors import SignInRequired, ToolError, ToolNotFound
+from onetool.state.disabled_tools import EVERYTHING
 from onetool.util.invisible import find_in_name
 from onetool.util.problem import DISABLED
 from onetool.util.text import did_you_mean, quote
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
-    from onetool.storage import DisabledToolStorage
+    from onetool.state.storage import DisabledToolStorage
     from onetool.util.problem import Problem
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")

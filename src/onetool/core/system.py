@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from onetool.runs.runs import Runs
     from onetool.search import SearchHit
     from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.state.storage import MediaStorage, ResultStorage
+    from onetool.state.stores import Stores
     from onetool.stats.summary import StatsSummary
-    from onetool.storage import MediaStorage, ResultStorage
-    from onetool.stores import Stores
     from onetool.util.problem import Problem
     from onetool.util.shared_flight import SharedFlight
 

@@ -20,7 +20,7 @@ from onetool.util.time_format import in_utc
 from onetool.util.versioning import check_version
 
 if TYPE_CHECKING:
-    from onetool.storage import SettingsStorage
+    from onetool.state.storage import SettingsStorage
 
 FILE: Final = "settings-history.json"
 VERSION: Final = 1

@@ -13,7 +13,7 @@ from onetool.clients.text_files import TextFile
 from onetool.config.load import STORED_CONFIG, STORED_SECRETS, Loaded
 from onetool.editing.edit_history import EditedFile, EditedItem, HistoryEntry, add_entry, new_entry
 from onetool.errors import ToolError
-from onetool.storage import StoredSettings
+from onetool.state.storage import StoredSettings
 from onetool.util.invisible import find_in_name
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets

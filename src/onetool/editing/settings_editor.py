@@ -35,7 +35,7 @@ from onetool.editing.planned_edit import (
 )
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.paths import Directories
-from onetool.storage import SettingsStorage, StoredSettings
+from onetool.state.storage import SettingsStorage, StoredSettings
 from onetool.util.locks import locked
 from onetool.util.redact import Redactor
 from onetool.util.running_servers import request_reload

@@ -21,7 +21,7 @@ from onetool.util.problem import Location
 from onetool.util.storage_errors import storage_error
 
 if TYPE_CHECKING:
-    from onetool.storage import EnvironmentStorage
+    from onetool.state.storage import EnvironmentStorage
 
 Report = Callable[[str], None]
 MAX_ERROR_CHARS = 4000

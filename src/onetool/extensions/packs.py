@@ -34,7 +34,7 @@ from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, resolve_path
-from onetool.storage import JobStorage
+from onetool.state.storage import JobStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import Location, Problem
 

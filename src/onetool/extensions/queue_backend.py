@@ -18,7 +18,7 @@ from onetool.core.tool import Tool
 from onetool.errors import Cancelled, ConfigError, Interrupted, StorageError, ToolError, ToolTimeout
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker_backend import Timeouts
-from onetool.storage import JobRequest, JobStatus, JobStorage
+from onetool.state.storage import JobRequest, JobStatus, JobStorage
 
 POLL_SECONDS = 2.0  # a notification may be lost with a connection
 RETRY_SECONDS = 0.5  # while the database does not answer

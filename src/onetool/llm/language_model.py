@@ -14,8 +14,8 @@ from onetool.llm.messages import Completion, Message
 from onetool.llm.sampling import sample_client
 from onetool.llm.token_budget import TokenBudget, TokenUsageFile
 from onetool.net import HostRules, Net
+from onetool.state.storage import TokenUsageStorage
 from onetool.stats.tokens import count_text_tokens
-from onetool.storage import TokenUsageStorage
 from onetool.util.redact import Redactor
 
 ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the settings

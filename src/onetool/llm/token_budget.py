@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from onetool.config.model import Llm
 from onetool.errors import BudgetExceeded, StorageError
-from onetool.storage import TokenUsageStorage
+from onetool.state.storage import TokenUsageStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.problem import STORAGE, Location

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from onetool.config.model import OAuth
 from onetool.errors import SignInRequired, StorageError
-from onetool.storage import CredentialKey
+from onetool.state.storage import CredentialKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from onetool.errors import StorageError
-from onetool.runs.sealing import KEY_BYTES, Sealer, sealing_error
-from onetool.storage import CredentialKey
+from onetool.state.sealing import KEY_BYTES, Sealer, sealing_error
+from onetool.state.storage import CredentialKey
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error

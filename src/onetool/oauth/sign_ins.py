@@ -24,7 +24,7 @@ from onetool.util.text import describe_unknown_account
 from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
-    from onetool.storage import CredentialStorage
+    from onetool.state.storage import CredentialStorage
 
 ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # `GuardedHttp` limits each request
 CALLBACK_PATH: Final = "/oauth/callback"

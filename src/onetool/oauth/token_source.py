@@ -14,7 +14,7 @@ import anyio.to_thread
 from onetool.errors import SignInRequired, ToolError
 from onetool.oauth.credential import Credential, Identity
 from onetool.oauth.token_requests import TokenRejected
-from onetool.storage import CredentialKey, CredentialStorage
+from onetool.state.storage import CredentialKey, CredentialStorage
 from onetool.util.background_tasks import BackgroundTasks
 
 # Errors of a token endpoint after which the refresh token is useless.

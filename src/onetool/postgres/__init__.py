@@ -1,4 +1,4 @@
-"""State in PostgreSQL, for replicas that share it: a second implementation of the protocols of `onetool.storage`.
+"""State in PostgreSQL, for replicas that share it: a second implementation of the protocols of `onetool.state.storage`.
 
-`onetool.postgres.state` opens all kinds. Every module needs the extra `postgres`.
+`onetool.state.postgres_state` opens all kinds. Every module needs the extra `postgres`.
 """

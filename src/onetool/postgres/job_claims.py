@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from onetool.errors import StorageError, ToolError
-from onetool.postgres.database import Database
 from onetool.postgres.job_recovery import MAX_ATTEMPTS
 from onetool.postgres.job_sealing import JobSealer
 from onetool.postgres.jobs import ARGUMENTS, CHUNKS, INSERT_CHUNK, name_job, name_progress, name_result
+from onetool.state.postgres_database import Database
 from onetool.util.raw_json import RawJson
 from onetool_child.data import encode
 from onetool_child.messages import UTF8

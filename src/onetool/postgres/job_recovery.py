@@ -6,8 +6,8 @@ from typing import Final
 
 from onetool.errors import ToolError
 from onetool.postgres import procrastinate_jobs
-from onetool.postgres.changes import JOB
-from onetool.postgres.database import Database, Statements
+from onetool.state.changes import JOB
+from onetool.state.postgres_database import Database, Statements
 
 HEARTBEAT_SECONDS: Final = 2.0
 LOST_SECONDS: Final = 10.0  # without a heartbeat, after which a worker counts as ended

@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from onetool.postgres.keys import make_error, open_any, parse_keys
-from onetool.postgres.results import join_chunks
-from onetool.runs.sealing import KEY_BYTES, Sealer
+from onetool.state.keys import make_error, open_any, parse_keys
+from onetool.state.result_rows import join_chunks
+from onetool.state.sealing import KEY_BYTES, Sealer
 
 MAX_INLINE_BYTES: Final = 64 << 10
 PURPOSE: Final = b"onetool jobs"

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from onetool.errors import Interrupted, ToolError
 from onetool.postgres import procrastinate_jobs
-from onetool.postgres.changes import JOB, Changes
-from onetool.postgres.database import Database, Statements
 from onetool.postgres.job_recovery import LOST_SECONDS, JobRecovery
 from onetool.postgres.job_sealing import JobSealer, digest_body
-from onetool.storage import JobRequest, JobStatus, QueueStatus
+from onetool.state.changes import JOB, Changes
+from onetool.state.postgres_database import Database, Statements
+from onetool.state.storage import JobRequest, JobStatus, QueueStatus
 from onetool.util.raw_json import RawJson
 from onetool_child.data import encode
 from onetool_child.errors import restore

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from onetool.errors import ToolError
-from onetool.postgres.database import INSTALL, Statements
+from onetool.state.postgres_database import INSTALL, Statements
 
 TASK: Final = "onetool.run_job"
 

@@ -20,11 +20,11 @@ from onetool.core.tool import Result, Tool
 from onetool.errors import Interrupted, StorageError, ToolError, ToolNotFound, ToolTimeout
 from onetool.extensions.packs import Extensions
 from onetool.extensions.worker_backend import WorkerBackend
-from onetool.postgres.database import OPTIONS, SESSION, Database
 from onetool.postgres.job_claims import ClaimedJob, JobClaims, JobRejected
 from onetool.postgres.job_recovery import HEARTBEAT_SECONDS, JobRecovery
 from onetool.postgres.procrastinate_jobs import TASK
-from onetool.postgres.results import MediaRows
+from onetool.state.postgres_database import OPTIONS, SESSION, Database
+from onetool.state.result_rows import MediaRows
 from onetool.util.redact import Redactor
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.proxy.definitions import Definition, UpstreamSchema
 from onetool.proxy.pins import ACCEPTED, Differences, compare, list_claims
-from onetool.storage import PinStorage
+from onetool.state.storage import PinStorage
 from onetool.util.invisible import replace_in_name
 from onetool.util.problem import PROBLEM, WARNING, Problem, limit_problems
 from onetool.util.sanitize import clean, clean_schema

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from onetool.core.policy.hints import describe_claims
 from onetool.errors import StorageError, ToolError
 from onetool.proxy.definitions import Definition
-from onetool.storage import Pinned, PinStorage
+from onetool.state.storage import Pinned, PinStorage
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.problem import STORAGE, Location

@@ -24,7 +24,7 @@ from onetool.proxy.pins import Pins, accept
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Upstream, UpstreamServices
-from onetool.storage import PinStorage, RemoteState, ToolListStorage
+from onetool.state.storage import PinStorage, RemoteState, ToolListStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor

@@ -34,7 +34,7 @@ from onetool.proxy.definitions import Definition, UpstreamSchema, cache_key, dig
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
-from onetool.storage import MediaStorage, ToolListStorage
+from onetool.state.storage import MediaStorage, ToolListStorage
 
 AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
 MAX_DECODINGS = 3

@@ -22,7 +22,7 @@ from onetool.errors import ToolError, error_type
 from onetool.results.window import cut_answer
 from onetool.runner import explain
 from onetool.runner.run_output import RunOutput
-from onetool.storage import ResultStorage
+from onetool.state.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
 from onetool.util.sanitize import sanitize_text

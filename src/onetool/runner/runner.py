@@ -38,7 +38,7 @@ from onetool.runner.run_output import RunOutput
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
 from onetool.snippets.saved_snippets import merge_snippets
-from onetool.storage import SavedSnippetStorage
+from onetool.state.storage import SavedSnippetStorage
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
 from onetool_child.media import MAX_MEDIA, detect_type

@@ -20,7 +20,7 @@ from onetool.runs.replay import ReplayGate, check_replayable
 from onetool.runs.runs import Runs
 from onetool.snippets.parameters import make_template
 from onetool.snippets.saved_snippets import SavedSnippet
-from onetool.storage import SavedSnippetStorage
+from onetool.state.storage import SavedSnippetStorage
 from onetool.util.text import quote
 from onetool_child.data import as_data
 

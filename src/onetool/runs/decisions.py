@@ -10,7 +10,7 @@ from typing import Any, Final
 from onetool.errors import ArgumentError, Interrupted, ToolError, ToolNotFound, describe
 from onetool.runs.grants import ANY
 from onetool.runs.model import CallState, Decision, DurableRunRecord, Grant
-from onetool.storage import RunStorage
+from onetool.state.storage import RunStorage
 
 MAX_DAYS: Final = 30
 MAX_SECONDS: Final = MAX_DAYS * 86_400

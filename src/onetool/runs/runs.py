@@ -26,7 +26,7 @@ from onetool.runs.decisions import complete, resolve_call
 from onetool.runs.gate import Gate
 from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.questions import Approver, Question, identify, summarize
-from onetool.storage import RunStorage
+from onetool.state.storage import RunStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import pluralize, quote
 from onetool_child.data import as_data

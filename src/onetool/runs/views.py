@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict
 
 from onetool.errors import ToolError, ToolNotFound
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
-from onetool.storage import RunStorage
+from onetool.state.storage import RunStorage
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
 from onetool.util.text import pluralize

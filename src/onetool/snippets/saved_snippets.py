@@ -19,7 +19,7 @@ from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import NewerVersion, check_version
 
 if TYPE_CHECKING:
-    from onetool.storage import SavedSnippetStorage
+    from onetool.state.storage import SavedSnippetStorage
 
 FILE: Final = "snippets.json"
 VERSION: Final = 1

@@ -6,7 +6,6 @@ so, and calls do not fail. Rows are deleted in small batches when they are too o
 updates the aggregates (`onetool.stats.rollup`) that reports use. `at` is the start time; 0 means now.
 """
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from onetool.errors import ToolError
+from onetool.state.sqlite_database import database_uri
 from onetool.stats import details, rollup, spending
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE, VERSION, create_tables
 from onetool.util.background import Background, exclusive, is_unchanged, put_aside, remember_state
-from onetool.util.storage_errors import is_full_disk
 from onetool.util.versioning import has_tables
 
 if TYPE_CHECKING:
@@ -323,14 +322,6 @@ def open_database(file: Path) -> "Iterator[Connection]":
         if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             raise Damaged(str(error)) from error
         raise
-
-
-def database_uri(file: Path, mode: str) -> str:
-    """Return the URI of a database. On a read-only or full disk SQLite cannot lock it, so it must be immutable."""
-    is_used = Path(f"{file}-shm").exists()  # by another process, whose lock files can be used
-    can_lock = os.access(file.parent, os.W_OK) and (is_used or not is_full_disk(file.parent))
-    options = f"mode={mode}" if can_lock else "mode=ro&immutable=1"
-    return f"{file.absolute().as_uri()}?{options}"
 
 
 def reading(source: Path | StatisticsSource) -> AbstractContextManager[StatisticsTables]:

@@ -29,7 +29,7 @@ from onetool.util.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from onetool.runs.session_store import SessionValue
+    from onetool.state.session_store import SessionValue
     from onetool.stats.summary import StatsSummary
 
 __all__ = [
@@ -542,7 +542,7 @@ async def session_update(
     sessions, labels = get_system(context).stores.sessions, _get_labels(context)
 
     def update() -> dict[str, Any]:
-        from onetool.runs.session_store import SessionValue
+        from onetool.state.session_store import SessionValue
 
         texts = {key: SessionValue(_encode_value(key, value), labels) for key, value in (values or {}).items()}
         owner = context.agent_id, context.token_id

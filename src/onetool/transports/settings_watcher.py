@@ -21,7 +21,7 @@ from onetool.app import OneTool
 from onetool.config.load import Examined, examine
 from onetool.config.settings_reader import Stamp, stamp_files
 from onetool.errors import ToolError
-from onetool.storage import StoredSettings
+from onetool.state.storage import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
 POLL_SECONDS: Final = 0.5

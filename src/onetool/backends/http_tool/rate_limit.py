@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onetool.errors import BudgetExceeded
-from onetool.storage import SharedCounters
+from onetool.state.storage import SharedCounters
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from onetool.core.context import Permission, ToolContext
 from onetool.errors import PermissionDenied
 
 if TYPE_CHECKING:
-    from onetool.storage import MediaStorage
+    from onetool.state.storage import MediaStorage
 
 MAX_UPLOAD_BYTES: Final = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
 EXPECTED: Final = 'expected a path, {"base64": ...} or a result with media'

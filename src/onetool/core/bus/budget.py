@@ -15,8 +15,8 @@ from typing import Any, Literal
 import anyio
 
 from onetool.errors import BudgetExceeded, StorageError
+from onetool.state.storage import SharedCounters
 from onetool.stats.tokens import count_tokens
-from onetool.storage import SharedCounters
 
 Kind = Literal["time_seconds", "calls", "tokens", "cost"]
 KINDS: tuple[Kind, ...] = ("time_seconds", "calls", "tokens", "cost")

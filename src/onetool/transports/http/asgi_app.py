@@ -13,7 +13,7 @@ from starlette.routing import Route, Router
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
 from onetool.core.schema import JSON
-from onetool.storage import LastUseStorage, SharedCounters, StoredTokens, TokenStorage
+from onetool.state.storage import LastUseStorage, SharedCounters, StoredTokens, TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers

@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any, Final, Protocol, Self
 
 from onetool.errors import StorageError
-from onetool.runs.sealing import KEY_BYTES, Sealer
-from onetool.storage import RemoteState
+from onetool.state.sealing import KEY_BYTES, Sealer
+from onetool.state.storage import RemoteState
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
 

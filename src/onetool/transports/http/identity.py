@@ -15,9 +15,9 @@ from onetool.bundles.model import StoredTool
 from onetool.core.bus.authorize import permission_setting
 from onetool.core.context import Permission, ToolContext
 from onetool.core.registry import RegistryEntry
-from onetool.disabled_tools import EVERYTHING
 from onetool.errors import ToolError
 from onetool.runner.run_output import RunOutput
+from onetool.state.disabled_tools import EVERYTHING
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import includes_scope

@@ -22,7 +22,7 @@ from starlette.requests import cookie_parser
 
 from onetool.config.model import Issuer
 from onetool.errors import ToolError
-from onetool.storage import RemoteState
+from onetool.state.storage import RemoteState
 from onetool.transports.http.browser_vault import BrowserVault
 from onetool.transports.http.credential import FindToken, RequestCredential, identify_issuer
 from onetool.util.one_time_codes import CODE_SECONDS, redeem_code

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import anyio.to_thread
 
 from onetool.errors import StorageError
-from onetool.storage import SharedCounters
+from onetool.state.storage import SharedCounters
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
 

@@ -15,7 +15,7 @@ from onetool.config.model import Agent, Settings, Token
 from onetool.editing.edit_history import EditHistory, new_entry
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolNotFound
 from onetool.paths import CONFIG, Directories
-from onetool.storage import RemoteState
+from onetool.state.storage import RemoteState
 from onetool.transports.http.token_use import TokenUse
 from onetool.transports.http.tokens import hash_token, identify_token, new_token
 from onetool.util.locks import locked

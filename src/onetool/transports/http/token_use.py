@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from onetool.storage import LastUseStorage
+from onetool.state.storage import LastUseStorage
 from onetool.util.running_servers import DIRECTORY
 
 PRECISION_SECONDS: Final = 60.0

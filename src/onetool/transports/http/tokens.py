@@ -14,7 +14,7 @@ from pathlib import Path
 from onetool.config.load import Examined
 from onetool.config.model import Settings, Token
 from onetool.errors import StorageError
-from onetool.storage import StoredTokens
+from onetool.state.storage import StoredTokens
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import TOKEN_ID_CHARS
 

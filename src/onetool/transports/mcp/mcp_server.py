@@ -25,7 +25,7 @@ from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs.questions import Question
-from onetool.runs.sealing import load_key
+from onetool.state.sealing import load_key
 from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import FairQueue, QueueFull, turn
 from onetool.transports.logging_bridge import EventLog, forward_logging

@@ -15,7 +15,7 @@ from onetool.core.bus.authorize import describe_disabled
 from onetool.core.context import ToolContext
 from onetool.core.registry import python_name
 from onetool.core.schema import JSON
-from onetool.storage import BundleStorage
+from onetool.state.storage import BundleStorage
 from onetool.transports.http import identity, models
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError

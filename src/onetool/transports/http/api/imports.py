@@ -22,7 +22,7 @@ from onetool.core.schema import JSON
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.messages import Request as OutgoingRequest
-from onetool.storage import BundleStorage
+from onetool.state.storage import BundleStorage
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.body_limit import MAX_IMPORT_BYTES

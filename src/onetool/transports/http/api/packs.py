@@ -10,8 +10,8 @@ from starlette.responses import Response
 from onetool.bundles.model import Bundle, Switch
 from onetool.core.context import ToolContext
 from onetool.core.registry import python_name
-from onetool.disabled_tools import EVERYTHING
 from onetool.errors import BundleError
+from onetool.state.disabled_tools import EVERYTHING
 from onetool.transports.http import identity
 from onetool.transports.http.api.catalog import CatalogFilter, ToolCatalog, get_kind
 from onetool.transports.http.api.common import Api

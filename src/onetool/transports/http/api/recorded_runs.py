@@ -16,11 +16,11 @@ from starlette.responses import Response, StreamingResponse
 
 from onetool.errors import ToolError, ToolNotFound
 from onetool.runs.views import describe_run, describe_runs
+from onetool.state.stores import Stores
 from onetool.stats import history
 from onetool.stats.details import StoredValues
 from onetool.stats.history import Position, RunFilter, RunWithValues
 from onetool.stats.record import RunRecord
-from onetool.stores import Stores
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import ToolError
-from onetool.postgres.schema import MIGRATIONS, SCHEMA, VERSION, Migration
+from onetool.state.schema import MIGRATIONS, SCHEMA, VERSION, Migration
 from onetool.util.versioning import reject_newer
 
 if TYPE_CHECKING:

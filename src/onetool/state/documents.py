@@ -9,17 +9,17 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from onetool.disabled_tools import EVERYTHING
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.notify import DEFAULT_MAX_FILE_BYTES
-from onetool.postgres.changes import Cached, Changes
-from onetool.postgres.database import Database, Statements, StoreUnavailable
-from onetool.postgres.keys import ALL, BROWSER_SESSIONS, VALUES, load_sealer
-from onetool.postgres.sealed_values import SealedValues
 from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
-from onetool.runs.sealing import Sealer
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetSet
-from onetool.storage import Pinned
+from onetool.state.changes import Cached, Changes
+from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.keys import ALL, BROWSER_SESSIONS, VALUES, load_sealer
+from onetool.state.postgres_database import Database, Statements, StoreUnavailable
+from onetool.state.sealed_values import SealedValues
+from onetool.state.sealing import Sealer
+from onetool.state.storage import Pinned
 from onetool.util.problem import STORAGE, Problem
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary
 
 from onetool.errors import StorageError, ToolError
-from onetool.postgres.migrations import OUTDATED, check_version, migrate
-from onetool.postgres.schema import SCHEMA
+from onetool.state.migrations import OUTDATED, check_version, migrate
+from onetool.state.schema import SCHEMA
 from onetool.util.problem import STORAGE
 from onetool.util.store_url import describe_url, find_passwords
 

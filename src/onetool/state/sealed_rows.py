@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onetool.errors import StorageError
-from onetool.postgres.database import Database, Statements, translate
-from onetool.postgres.keys import load_sealer, make_error
-from onetool.postgres.schema import VERSION
-from onetool.runs.run_store import DEFAULT_QUOTA, RunOwners, RunQuota, RunTables
-from onetool.runs.sealing import Sealer
-from onetool.runs.session_store import DEFAULT_TTL, SessionTables
+from onetool.state.keys import load_sealer, make_error
+from onetool.state.postgres_database import Database, Statements, translate
+from onetool.state.run_store import DEFAULT_QUOTA, RunOwners, RunQuota, RunTables
+from onetool.state.schema import VERSION
+from onetool.state.sealing import Sealer
+from onetool.state.session_store import DEFAULT_TTL, SessionTables
 
 if TYPE_CHECKING:
     from psycopg import Connection

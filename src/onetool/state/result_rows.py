@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, cast, get_args
 
-from onetool.postgres.database import Database, Statements
 from onetool.results.blobs import DEFAULT_MAX_BYTES, VERSION, Blob, missing_media, select_surplus
 from onetool.results.files import Part, StoredFiles, is_handle, new_handle
+from onetool.state.postgres_database import Database, Statements
 from onetool.util.versioning import check_version
 
 CHUNK_BYTES: Final = 1 << 20

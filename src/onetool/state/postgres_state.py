@@ -1,4 +1,4 @@
-"""All kinds of state in one database. `RemoteState` of `onetool.storage` describes it."""
+"""All kinds of state in one database. `RemoteState` of `onetool.state.storage` describes it."""
 
 import os
 from collections.abc import Callable
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onetool.errors import ToolError
-from onetool.postgres.audit import AuditRows
-from onetool.postgres.bundles import BundleMirror
-from onetool.postgres.changes import Changes
-from onetool.postgres.counters import CounterRows
-from onetool.postgres.database import Database
-from onetool.postgres.documents import (
+from onetool.postgres.jobs import JobRows
+from onetool.results import Quota
+from onetool.results.store import StoredResults
+from onetool.state.audit_rows import AuditRows
+from onetool.state.bundle_mirror import BundleMirror
+from onetool.state.changes import Changes
+from onetool.state.counters import CounterRows
+from onetool.state.documents import (
     EndedSessionRows,
     LastUseRows,
     NoticeRows,
@@ -24,15 +26,13 @@ from onetool.postgres.documents import (
     ToolListRows,
     UsedTokenRows,
 )
-from onetool.postgres.jobs import JobRows
-from onetool.postgres.keys import load_key
-from onetool.postgres.results import MediaRows, PartRows
-from onetool.postgres.sealed_rows import Leases, RunRows, SessionRows
-from onetool.postgres.sealed_values import CredentialRows
-from onetool.postgres.settings_rows import SettingsRows
-from onetool.postgres.statistics import ShapeRows, StatisticsRows, UsageRows
-from onetool.results import Quota
-from onetool.results.store import StoredResults
+from onetool.state.keys import load_key
+from onetool.state.postgres_database import Database
+from onetool.state.result_rows import MediaRows, PartRows
+from onetool.state.sealed_rows import Leases, RunRows, SessionRows
+from onetool.state.sealed_values import CredentialRows
+from onetool.state.settings_rows import SettingsRows
+from onetool.state.statistics_rows import ShapeRows, StatisticsRows, UsageRows
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore

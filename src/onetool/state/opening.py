@@ -9,7 +9,7 @@ from onetool.config.load import Loaded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from onetool.postgres.state import PostgresState
+    from onetool.state.postgres_state import PostgresState
 
 
 def open_state(loaded: Loaded) -> "PostgresState | None":
@@ -17,7 +17,7 @@ def open_state(loaded: Loaded) -> "PostgresState | None":
     settings = loaded.settings
     if not settings.store:
         return None
-    from onetool.postgres.state import PostgresState
+    from onetool.state.postgres_state import PostgresState
 
     name = sha256(settings.store.encode()).hexdigest()[:16]
     return PostgresState(

@@ -3,6 +3,7 @@
 One connection writes and another one reads, each with its lock, so that readers never wait for a writer.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -11,10 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 from onetool.errors import StorageError
-from onetool.runs.sealing import Sealer, sealing_error, sync_directory
-from onetool.stats.record import database_uri
+from onetool.state.sealing import Sealer, sealing_error, sync_directory
 from onetool.util.background import exclusive
-from onetool.util.storage_errors import storage_error
+from onetool.util.storage_errors import is_full_disk, storage_error
 from onetool.util.versioning import has_tables
 
 BUSY_SECONDS: Final = 5.0
@@ -234,3 +234,11 @@ class SealedDatabase:
 
 def _connect(uri: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def database_uri(file: Path, mode: str) -> str:
+    """Return the URI of a database. On a read-only or full disk SQLite cannot lock it, so it must be immutable."""
+    is_used = Path(f"{file}-shm").exists()  # by another process, whose lock files can be used
+    can_lock = os.access(file.parent, os.W_OK) and (is_used or not is_full_disk(file.parent))
+    options = f"mode={mode}" if can_lock else "mode=ro&immutable=1"
+    return f"{file.absolute().as_uri()}?{options}"

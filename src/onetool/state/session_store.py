@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onetool.errors import ArgumentError, BudgetExceeded, PermissionDenied, StorageError, ToolError
-from onetool.runs.sealed_database import SealedDatabase, SealedTables, Transaction
+from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
 
 VERSION: Final = 1
 DEFAULT_TTL: Final = 86_400.0  # seconds since the last use

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from onetool.postgres.changes import Changes
-from onetool.postgres.database import Database
-from onetool.postgres.keys import PUT_VALUE, REQUIRED, VALUES, VARIABLE, describe_value, load_sealer, make_error
-from onetool.runs.sealing import Sealer
-from onetool.storage import CredentialKey
+from onetool.state.changes import Changes
+from onetool.state.keys import PUT_VALUE, REQUIRED, VALUES, VARIABLE, describe_value, load_sealer, make_error
+from onetool.state.postgres_database import Database
+from onetool.state.sealing import Sealer
+from onetool.state.storage import CredentialKey
 
 GET: Final = "SELECT version, sealed FROM sealed_values WHERE kind = ? AND name = ?"
 DELETE: Final = "DELETE FROM sealed_values WHERE kind = ? AND name = ?"

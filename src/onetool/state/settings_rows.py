@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from onetool.errors import StorageError, ToolError
-from onetool.postgres.changes import Cached, Changes
-from onetool.postgres.database import Database, StoreUnavailable
-from onetool.postgres.sealed_values import SealedValues
-from onetool.storage import StoredSettings
+from onetool.state.changes import Cached, Changes
+from onetool.state.postgres_database import Database, StoreUnavailable
+from onetool.state.sealed_values import SealedValues
+from onetool.state.storage import StoredSettings
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import check_version
 

@@ -15,23 +15,23 @@ from typing import Any, Final, TypeVar
 from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.source import bundles_directory
 from onetool.config.load import Loaded
-from onetool.disabled_tools import EVERYTHING, Switches
 from onetool.errors import StorageError, ToolError
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.logging import list_rotated
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import resolve_path
-from onetool.postgres.bundles import DELETED, KEY, KIND, LOCK, STORED
-from onetool.postgres.keys import PUT_VALUE
-from onetool.postgres.opening import open_state
-from onetool.postgres.results import CHUNK_BYTES, PartRows
-from onetool.postgres.sealed_values import SealedValues
-from onetool.postgres.state import PostgresState
-from onetool.postgres.transfer_statistics import copy_statistics
 from onetool.proxy.pins import Pins
-from onetool.runs.run_store import RunStore
-from onetool.runs.session_store import SessionStore
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
+from onetool.state.bundle_mirror import DELETED, KEY, KIND, LOCK, STORED
+from onetool.state.disabled_tools import EVERYTHING, Switches
+from onetool.state.keys import PUT_VALUE
+from onetool.state.opening import open_state
+from onetool.state.postgres_state import PostgresState
+from onetool.state.result_rows import CHUNK_BYTES, PartRows
+from onetool.state.run_store import RunStore
+from onetool.state.sealed_values import SealedValues
+from onetool.state.session_store import SessionStore
+from onetool.state.transfer_statistics import copy_statistics
 from onetool.stats.shapes import ShapeFile
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES

@@ -30,9 +30,9 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.proxy.definitions import Definition, Failure
     from onetool.results.blobs import Blob
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-    from onetool.runs.session_store import SessionValue
     from onetool.search.shelf import Shelf
     from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.state.session_store import SessionValue
     from onetool.stats.record import Record, StatisticsTables
     from onetool.transports.http.tokens import TokenSet
 

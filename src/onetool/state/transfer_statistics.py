@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from onetool.errors import StorageError
-from onetool.postgres.state import PostgresState
+from onetool.state.postgres_state import PostgresState
 from onetool.stats import rollup, spending
 from onetool.stats.record import CallRecord, Record, RunRecord, StatisticsTables, reading
 from onetool.stats.spending import Spending

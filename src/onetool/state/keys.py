@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from onetool.errors import StorageError, ToolError
-from onetool.postgres.database import Database, Statements
-from onetool.runs.sealing import KEY_BYTES, Sealer
+from onetool.state.postgres_database import Database, Statements
+from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.util.problem import STORAGE
 
 VARIABLE: Final = "ONETOOL_KEY"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from onetool.audit_records import StoredRecord
 from onetool.errors import StorageError
 from onetool.logging import MAX_LINES_WAITING, MAX_LOG_BYTES, encode_line
-from onetool.postgres.database import Database
+from onetool.state.postgres_database import Database
 from onetool.util.background import Background
 
 READ_AFTER: Final = "SELECT id, record FROM audit WHERE id < ? ORDER BY id DESC LIMIT 500"

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from onetool.errors import StorageError, ToolError
-from onetool.postgres.database import Database, StoreUnavailable
-from onetool.postgres.keys import VALUES, load_key
-from onetool.postgres.migrations import compare_version
-from onetool.postgres.sealed_rows import Leases
+from onetool.state.keys import VALUES, load_key
+from onetool.state.migrations import compare_version
+from onetool.state.postgres_database import Database, StoreUnavailable
+from onetool.state.sealed_rows import Leases
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from onetool.errors import ArgumentError
-from onetool.postgres.schema import SCHEMA
+from onetool.state.schema import SCHEMA
 
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 WORKER_TABLES: Final = ("files", "chunks")

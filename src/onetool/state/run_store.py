@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.owners import Owners
-from onetool.runs.sealed_database import SealedDatabase, SealedTables, Transaction
+from onetool.state.owners import Owners
+from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
 from onetool.util.clock_watch import ClockWatch
 from onetool.util.text import pluralize, quote
 

@@ -17,10 +17,10 @@ from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.store_lock import WriteJournal
 from onetool.errors import StorageError
-from onetool.postgres.changes import Changes
-from onetool.postgres.database import Database, Statements
-from onetool.postgres.keys import PUT_VALUE, VARIABLE
-from onetool.postgres.sealed_values import SealedValues
+from onetool.state.changes import Changes
+from onetool.state.keys import PUT_VALUE, VARIABLE
+from onetool.state.postgres_database import Database, Statements
+from onetool.state.sealed_values import SealedValues
 from onetool.util import atomic
 from onetool.util.problem import STORAGE, Problem
 from onetool.util.text import quote

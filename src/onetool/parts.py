@@ -8,17 +8,17 @@ import anyio.to_thread
 from onetool.audit import AuditLog
 from onetool.config.load import Loaded
 from onetool.core.bus.bus import ToolBus
-from onetool.disabled_tools import Switches
 from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.net import HostRules, Net
 from onetool.paths import resolve_path
-from onetool.postgres.opening import open_state
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
-from onetool.storage import DisabledToolStorage, MediaStorage, RemoteState, ResultStorage
-from onetool.stores import Stores, configure_values
+from onetool.state.disabled_tools import Switches
+from onetool.state.opening import open_state
+from onetool.state.storage import DisabledToolStorage, MediaStorage, RemoteState, ResultStorage
+from onetool.state.stores import Stores, configure_values
 from onetool.util.redact import Redactor
 
 

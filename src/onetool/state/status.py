@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from onetool.postgres.database import Database
 from onetool.postgres.jobs import list_queues
-from onetool.postgres.sealed_rows import Leases
+from onetool.state.postgres_database import Database
+from onetool.state.sealed_rows import Leases
 
 SIZE = """
 SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

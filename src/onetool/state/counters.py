@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from onetool.postgres.database import Database
+from onetool.state.postgres_database import Database
 
 # The times of the last uses. The clock is that of the database.
 TAKE: Final = """

@@ -9,7 +9,7 @@ from typing import Any, Final
 from onetool.bundles.model import timestamp
 from onetool.bundles.usage import StoredToolUsage
 from onetool.errors import StorageError, ToolError
-from onetool.postgres.database import Database, Statements
+from onetool.state.postgres_database import Database, Statements
 from onetool.stats import rollup
 from onetool.stats.record import BufferedRecorder, CallRecord, Record, StatisticsTables
 from onetool.stats.shapes import NOTHING, Shape, Shapes, from_json, limit_size, merge, to_json

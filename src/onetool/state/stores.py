@@ -11,13 +11,11 @@ from onetool.config.model import Notify, Output, RunHistory, Stats
 from onetool.notify import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
-from onetool.runs.run_store import RunStore
-from onetool.runs.session_store import SessionStore
 from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippetFile
-from onetool.stats.record import Recorder, StatisticsSource
-from onetool.stats.shapes import ShapeFile
-from onetool.storage import (
+from onetool.state.run_store import RunStore
+from onetool.state.session_store import SessionStore
+from onetool.state.storage import (
     MediaStorage,
     NoticeStorage,
     RemoteState,
@@ -28,6 +26,8 @@ from onetool.storage import (
     ShapeStorage,
     StatisticsStorage,
 )
+from onetool.stats.record import Recorder, StatisticsSource
+from onetool.stats.shapes import ShapeFile
 from onetool.util.problem import WARNING, Problem, storage_problem
 
 
