@@ -322,7 +322,7 @@ def _render_tool(tool: Any) -> Lines:
 
 
 def _format_permissions(tool: Any) -> str:
-    from onetool.core.bus.authorize import sort_permissions
+    from onetool.core.context import sort_permissions
 
     words = ", ".join(f"`{one}`" for one in sort_permissions(tool.permissions))
     extra = [

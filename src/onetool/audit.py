@@ -22,9 +22,9 @@ import anyio.to_thread
 from onetool.audit_records import AuditFilter, AuditPage, read_page
 from onetool.audit_shares import AuditShares
 from onetool.config.load import Loaded
-from onetool.core.bus.authorize import required_permissions, sort_permissions
+from onetool.core.bus.authorize import required_permissions
 from onetool.core.bus.events import CallFinished
-from onetool.core.context import Permission, ToolContext
+from onetool.core.context import Permission, ToolContext, sort_permissions
 from onetool.core.tool import Tool
 from onetool.errors import AuditUnavailable, SandboxDenied, StorageError, ToolError, error_type
 from onetool.logging import Log

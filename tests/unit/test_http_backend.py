@@ -21,7 +21,7 @@ from onetool import Permission, Result, ToolBus, ToolContext
 from onetool.backends.http import HttpBackend
 from onetool.backends.http_tool.impl import HttpImpl
 from onetool.backends.http_tool.rate_limit import RateLimiter
-from onetool.backends.http_tool.response_reader import ResponseReader
+from onetool.backends.http_tool.response import ResponseReader, ResponseRedactor
 from onetool.backends.http_tool.selector import select
 from onetool.config.model import Http
 from onetool.core.schema import Schema
@@ -309,7 +309,7 @@ def read_response(
     body: bytes, kind: str = "", mode: str = "auto", selector: str | None = None, limit: int = 10_000_000
 ) -> Any:
     headers = (("Content-Type", kind),) if kind else ()
-    return ResponseReader(mode, selector).read(Response(200, headers, body, "", 0), None, limit)
+    return ResponseReader(mode, selector, ResponseRedactor(()), limit).read(Response(200, headers, body, "", 0))
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_a_cancelled_call_is_not_retried(site: Site) -> None:
 
 
 def test_importing_the_backend_is_cheap() -> None:
-    heavy = ("pydantic", "httpx2", "jmespath", "tenacity", "orjson")
+    heavy = ("pydantic", "httpx2", "jmespath", "orjson")
     code = f"import sys, onetool.backends.http; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -170,7 +170,7 @@ def is_valid(found: BundleImport) -> bool:
         ToolDraft.of(tool)
         implementation = HttpImpl.model_validate(tool["httpImpl"])
         assert implementation.required_secrets <= set(found.secrets)
-        assert implementation.placeholders <= set(tool["argSchema"]["properties"])
+        assert implementation.arguments <= set(tool["argSchema"]["properties"])
         json.dumps(tool, allow_nan=False).encode()
     return len({slug for slug, _, _ in found.tools}) == len(found.tools)
 

@@ -71,15 +71,15 @@ def load_body(request: Request) -> Any:
         ("plain $ {x} $x", ("plain $ {x} $x",)),
         ("${a}", (Placeholder("a"),)),
         ("x${a.b-c[0][12].d}y", ("x", Placeholder("a", ("b-c", 0, 12, "d")), "y")),
-        ("${secret:A_1}", (Placeholder("A_1", (), is_secret=True),)),
+        ("${secret:A_1}", (Placeholder("A_1", kind="secret"),)),
         ("${secret}", (Placeholder("secret"),)),
         ("$${a}", ("${a}",)),
         ("$$${a}", ("$", Placeholder("a"))),
         ("$$$${a}", ("$${a}",)),
         ("${a}${b}", (Placeholder("a"), Placeholder("b"))),
         ("${größe}", (Placeholder("größe"),)),
-        ("${csv:a.b[0]}", (Placeholder("a", ("b", 0), list_format="csv"),)),
-        ("${pipes:a}${ssv:b}${tsv:c}", tuple(Placeholder(name, list_format=by) for name, by in JOINED.items())),
+        ("${csv:a.b[0]}", (Placeholder("a", ("b", 0), kind="csv"),)),
+        ("${pipes:a}${ssv:b}${tsv:c}", tuple(Placeholder(name, kind=by) for name, by in JOINED.items())),
         ("${csv}", (Placeholder("csv"),)),
     ],
 )
@@ -124,7 +124,7 @@ def test_the_definition_names_its_arguments_and_secrets() -> None:
         auth={"type": "bearer", "value": "${secret:TWO}"},
         method="POST",
     )
-    assert definition.placeholders == {"a", "b", "c", "d", "e"}
+    assert definition.arguments == {"a", "b", "c", "d", "e"}
     assert definition.required_secrets == {"ONE", "TWO"}
 
 

@@ -97,6 +97,6 @@ def list_uses(bundle: str, impl: Mapping[str, Any] | None) -> list[SecretUse]:
     uses: dict[SecretUse, None] = {}
     for part in requests:
         origin = normalize_origin(part.request.url.origin)
-        names = [placeholder.name for placeholder in part.request.placeholders if placeholder.is_secret]
+        names = [placeholder.name for placeholder in part.placeholders if placeholder.is_secret]
         uses |= dict.fromkeys(SecretUse(bundle, name, origin) for name in names)
     return list(uses)

@@ -438,6 +438,7 @@ class BundleSource(ToolSource):
             target = self._make_target(stored.bundle_slug, origin, flow, flow.scopes)
             return self._sign_ins.get_source(identify(target, context.account, context.agent_id))
 
+        assert self._rates is not None  # a tool comes from a store
         return HttpBackend(
             _validate_impl(stored),
             self._net,

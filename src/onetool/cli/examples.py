@@ -15,8 +15,7 @@ from typing import Any
 
 from onetool.app import OneTool
 from onetool.cli.outcomes import FAILED, OK, SKIPPED, CheckOutcome
-from onetool.core.bus.authorize import sort_permissions
-from onetool.core.context import Permission
+from onetool.core.context import Permission, sort_permissions
 from onetool.core.tool import Tool
 from onetool.runner.run_output import ClientChannel, RunOutput
 

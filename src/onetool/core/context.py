@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from onetool.errors import CannotAsk, ConfigError
+from onetool.errors import CannotAsk, ConfigError, PermissionDenied
 from onetool_child.interface import DONE, Context, Done, check_form, check_level, describe_progress
 
 __all__ = ["Context", "Effect", "Foreign", "Permission", "ToolContext", "effects", "permissions"]
@@ -34,6 +34,10 @@ class Permission(StrEnum):
     WRITE = "write"
     EXEC = "exec"
     NETWORK = "network"
+
+
+def sort_permissions(permissions: frozenset[Permission]) -> list[str]:
+    return [str(permission) for permission in Permission if permission in permissions]
 
 
 class Effect(StrEnum):
@@ -113,6 +117,21 @@ class ToolContext(Context):
         if self.system is None:
             return f"To allow it, pass {field} to ToolContext"
         return f"To allow it, add this to onetool.yaml: {setting}"
+
+    def explain_permissions(self, needed: frozenset[Permission]) -> str:
+        """Return the setting that grants the agent these permissions."""
+        names = ", ".join(sort_permissions(needed | self.permissions))
+        return f"agents: {{{self.agent_id}: {{permissions: [{names}]}}}}"
+
+    def permission_error(self, needed: frozenset[Permission], problem: str) -> PermissionDenied:
+        """Return the error for a call that needs these permissions."""
+        granted = sort_permissions(self.permissions)
+        return PermissionDenied(
+            f"{problem} but agent only has [{', '.join(granted)}]. "
+            f"{self.explain_setting(self.explain_permissions(needed), 'permissions')}",
+            required=sort_permissions(needed),
+            granted=granted,
+        )
 
     def admits(self, tool: Any) -> bool:
         """Return whether the agent may call the tool. Tools of `ot` without permissions are always allowed."""

@@ -37,6 +37,7 @@ class Response:
     body: bytes
     url: str
     seconds: float
+    compression: str = ""  # of the body, if it is not supported
 
     def header(self, name: str) -> str | None:
         """Return the first header with this lower-case name."""

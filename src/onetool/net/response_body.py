@@ -69,8 +69,12 @@ def get_decoder(encodings: Sequence[str]) -> Decoder:
     """Return the decoder. An encoding that was not requested is not decoded; the headers name it."""
     if len(encodings) > 1:
         raise NetworkError("invalid response: it is compressed more than once", reason="protocol")
-    decoders: dict[str, Callable[[], Decoder]] = {"gzip": GzipDecoder, "x-gzip": GzipDecoder, "deflate": DeflateDecoder}
-    return decoders.get("".join(encodings), PlainDecoder)()
+    return DECODERS.get("".join(encodings), PlainDecoder)()
+
+
+def find_unsupported(encodings: Sequence[str]) -> str:
+    """Return the encoding that is not decoded, or an empty string."""
+    return next((encoding for encoding in encodings if encoding not in DECODERS), "")
 
 
 class PlainDecoder:
@@ -146,6 +150,13 @@ def _inflate(decompressor: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
     while piece := decompressor.decompress(data, CHUNK_BYTES):
         yield piece
         data = decompressor.unconsumed_tail
+
+
+DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
+    "gzip": GzipDecoder,
+    "x-gzip": GzipDecoder,
+    "deflate": DeflateDecoder,
+}
 
 
 def _damaged_error() -> NetworkError:

@@ -18,7 +18,7 @@ from onetool.net import transport
 from onetool.net.hosts import HostRules
 from onetool.net.messages import EVENT_STREAM, ReadStream, Resolve, Response
 from onetool.net.outgoing import REDIRECT_STATUSES, OutgoingRequest
-from onetool.net.response_body import decode_chunks, get_encodings, read_body, too_large_error
+from onetool.net.response_body import decode_chunks, find_unsupported, get_encodings, read_body, too_large_error
 from onetool.net.transport import OwnPorts
 from onetool.net.urls import Target
 from onetool.util.text import pluralize
@@ -108,9 +108,9 @@ class Sender:
                 length = response.header("content-length") or ""
                 if has_body and length.isdecimal() and int(length[:20]) > limits.max_bytes:
                     raise too_large_error(limits.max_bytes)
-                return replace(
-                    response, body=await read_body(raw.aiter_stream(), get_encodings(headers), limits.max_bytes)
-                )
+                encodings = get_encodings(headers)
+                body = await read_body(raw.aiter_stream(), encodings, limits.max_bytes)
+                return replace(response, body=body, compression=find_unsupported(encodings) if body else "")
 
     async def _get_pool(self, scheme: str, private_advice: str) -> httpcore2.AsyncConnectionPool:
         """Return the pool. Requests limited to public addresses have their own, so that they share no connection."""

@@ -3,115 +3,133 @@
 In data, a string that is a single placeholder becomes the value with its type, and a missing value removes its key. In
 a string template, each value is escaped for the format that `Content-Type` names. A template that is a single
 placeholder is the value: as JSON if that is the format, else as text; without a value there is no body. A single
-`${file:name}` is the content of a file. An object is a form or multipart if `Content-Type` says so.
+`${file:name}` is the content of a file.
+
+An object is a form or multipart if `Content-Type` says so. A part of multipart is a template, or an object with
+`value`, `filename` and `contentType`. `${file:name}` is a file, a list is one part per item, an object is sent as JSON,
+and a missing value removes its part.
 """
 
 import json
+import mimetypes
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Self
 from xml.sax.saxutils import escape
 
-from onetool.backends.http_tool.multipart import MultipartTemplate
 from onetool.backends.http_tool.placeholders import (
+    BOUNDARY,
     MISSING,
     Parts,
     Placeholder,
+    UploadedFile,
     Values,
+    format_scalar,
     invalid_value_error,
     list_placeholders,
     parse,
     require_literal,
     to_text,
 )
-from onetool.backends.http_tool.query import ParameterTemplate, encode_fields, encode_query, parse_query
-from onetool.backends.http_tool.serialize import dumps, is_json
+from onetool.backends.http_tool.request import ParameterTemplate, encode_form, encode_query, parse_query
+from onetool.errors import ArgumentError
+from onetool.net.outgoing import FORBIDDEN_IN_VALUES
 
-JSON_TYPE = "application/json"
-_FORM = "application/x-www-form-urlencoded"
+JSON_TYPE: Final = "application/json"
+OTHER_TYPE: Final = "application/octet-stream"
+FORM_DATA: Final = "multipart/form-data"
+FORM: Final = "application/x-www-form-urlencoded"
+_JSON_SEQUENCE_TYPES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+*-]+(?:\s*;[\x20-\x7e]*)?", re.ASCII)
 _MARK = "\ufdd0"  # replaces values while a template is checked; valid text does not contain it
 _TOKENS = re.compile(r'\\.?|"', re.DOTALL)
 _SPACE = re.compile(r"\s*")
 # Including white space that XML parsers normalize
 _QUOTES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
+# As browsers escape names: https://html.spec.whatwg.org/multipage/form-control-infrastructure.html#multipart-form-data
+_PART_ESCAPES = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A", "\0": "%00"})
 
 
 @dataclass(frozen=True, slots=True)
 class BodyTemplate:
     fill: Callable[[Values], bytes | None]
-    placeholders: list[Placeholder]
-    content_type: str | None = None  # if the headers of the tool do not set it
-    is_multipart: bool = False
-
-    @property
-    def is_blocking(self) -> bool:
-        """Whether filling it reads files."""
-        return any(placeholder.is_file for placeholder in self.placeholders)
+    content_type: Parts = ()  # replaces that of the headers
 
 
 def parse_body(body: Any, content_type: str) -> BodyTemplate:
     kind = content_type.partition(";")[0].strip().lower()
     if isinstance(body, str):
-        return _parse_text(body, kind)
+        return BodyTemplate(_parse_text(body, kind))
     if isinstance(body, dict) and kind.startswith("multipart/"):
         if "boundary" in content_type.lower():
             raise ValueError("is multipart: remove the boundary from Content-Type, OneTool chooses it")
-        parts = MultipartTemplate.of(body, kind)
-        return BodyTemplate(parts.fill, parts.placeholders, is_multipart=True)
-    if isinstance(body, dict) and kind == _FORM:
-        return _parse_form(body)
+        parts = [PartTemplate.of(str(name), part) for name, part in body.items()]
+        boundary = (f"{content_type.strip()}; boundary=", Placeholder("", kind=BOUNDARY))
+        return BodyTemplate(lambda values: _fill_parts(parts, values, is_form=kind == FORM_DATA), boundary)
+    if isinstance(body, dict) and kind == FORM:
+        fields = _parse_form(body)
+        return BodyTemplate(lambda values: encode_query(fields, values).encode())
     if content_type and "json" not in content_type.lower():
         raise ValueError(
             f"is sent as JSON, but Content-Type is {content_type}; write the body as a string, or remove Content-Type"
         )
-    placeholders: list[Placeholder] = []
     try:
-        data = _parse_data(body, placeholders)
-        fill = (lambda values: dumps(data(values))) if callable(data) else _constant(dumps(data))
-        return BodyTemplate(fill, placeholders, JSON_TYPE)
+        data = _parse_data(body)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
+    return BodyTemplate(lambda values: dumps(_fill_data(data, values)), () if content_type else (JSON_TYPE,))
 
 
-def _constant(content: bytes) -> Callable[[Values], bytes]:
-    return lambda _values: content
+def dumps(value: Any) -> bytes:
+    """Serialize to JSON. `json` accepts what orjson rejects: large integers, lone surrogates, deep nesting."""
+    import orjson
+
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        pass
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ArgumentError(f"cannot serialize a value as JSON: {reason}") from None
+
+
+def is_json(kind: str) -> bool:
+    """Return whether the content type is a single JSON document, not a sequence of them."""
+    return "json" in kind and not kind.endswith(_JSON_SEQUENCE_TYPES)
 
 
 # --- data ----------------------------------------------------------------------------------------------------------
 
 
-def _parse_data(node: Any, found: list[Placeholder]) -> Any:
-    """Return the node itself if it has no placeholders, else a function that fills them. Add them to `found`."""
+def _parse_data(node: Any) -> Any:
+    """Return the data with each string parsed; a tuple is a template."""
     if isinstance(node, str):
-        return _parse_string(parse(node), found)
-    if not isinstance(node, dict | list):
-        return node
-    is_list = isinstance(node, list)
-    pairs = enumerate(node) if isinstance(node, list) else node.items()
-    items = {key if is_list else require_literal(str(key), "a key"): _parse_data(item, found) for key, item in pairs}
-    if not any(map(callable, items.values())):
-        return list(items.values()) if is_list else items
-
-    def fill(values: Values) -> Any:
-        filled = {key: item(values) if callable(item) else item for key, item in items.items()}
-        kept = {key: item for key, item in filled.items() if item is not MISSING}
-        return list(kept.values()) if is_list else kept
-
-    return fill
+        return parse(node)
+    if isinstance(node, dict):
+        return {require_literal(str(key), "a key"): _parse_data(item) for key, item in node.items()}
+    return [_parse_data(item) for item in node] if isinstance(node, list) else node
 
 
-def _parse_string(parts: Parts, found: list[Placeholder]) -> Any:
-    placeholders = list_placeholders(parts)
-    found += placeholders
-    if not placeholders:
-        return "".join(map(str, parts))
+def _fill_data(node: Any, values: Values) -> Any:
+    if isinstance(node, tuple):
+        return _fill_string(node, values)
+    if isinstance(node, dict):
+        members = {key: _fill_data(item, values) for key, item in node.items()}
+        return {key: item for key, item in members.items() if item is not MISSING}
+    if isinstance(node, list):
+        items = [_fill_data(item, values) for item in node]
+        return [item for item in items if item is not MISSING]
+    return node
 
-    def fill_text(values: Values) -> Any:
-        texts = [part if isinstance(part, str) else _to_embedded_text(part, values) for part in parts]
-        return MISSING if MISSING in texts else "".join(map(str, texts))
 
-    return (lambda values: values.get(placeholders[0])) if len(parts) == 1 else fill_text
+def _fill_string(parts: Parts, values: Values) -> Any:
+    if len(parts) == 1 and isinstance(parts[0], Placeholder):
+        return values.get(parts[0])
+    texts = [part if isinstance(part, str) else _to_embedded_text(part, values) for part in parts]
+    return MISSING if MISSING in texts else "".join(texts)
 
 
 def _to_embedded_text(placeholder: Placeholder, values: Values) -> Any:
@@ -121,40 +139,33 @@ def _to_embedded_text(placeholder: Placeholder, values: Values) -> Any:
     return dumps(value).decode() if isinstance(value, dict | list | tuple) else to_text(value, placeholder)
 
 
-def _parse_form(body: dict[str, Any]) -> BodyTemplate:
-    if invalid := [name for name, value in body.items() if not isinstance(value, str)]:
-        raise ValueError(f"{invalid[0]}: a field of a form must be a string, such as ${{name}}")
-    fields = tuple(ParameterTemplate.of(name, value) for name, value in body.items())
-    placeholders = [placeholder for field in fields for placeholder in field.placeholders]
-    return BodyTemplate(lambda values: encode_query(fields, values).encode(), placeholders)
+def _parse_form(body: dict[str, Any]) -> list[ParameterTemplate]:
+    for name, value in body.items():
+        if not isinstance(value, str):  # pydantic reports a ValueError
+            raise ValueError(f"{name}: a field of a form must be a string, such as ${{name}}")  # noqa: TRY004
+    return [ParameterTemplate.of(name, value) for name, value in body.items()]
 
 
 # --- text ----------------------------------------------------------------------------------------------------------
 
 
-def _parse_text(body: str, kind: str) -> BodyTemplate:
+def _parse_text(body: str, kind: str) -> Callable[[Values], bytes | None]:
     parts = parse(body, allow_file=True)
-    placeholders = list_placeholders(parts)
-    if not placeholders:
-        return BodyTemplate(_constant("".join(map(str, parts)).encode()), [])
-    if placeholders[0].is_file:
-        return BodyTemplate(lambda values: _read_file(placeholders[0], values), placeholders)
-    if kind == _FORM and len(parts) == 1:
-        return BodyTemplate(lambda values: _write_fields(placeholders[0], values), placeholders)
-    if kind == _FORM:
-        parameters = parse_query(body)
-        return BodyTemplate(lambda values: encode_query(parameters, values).encode(), placeholders)
+    single = parts[0] if len(parts) == 1 else None
+    if isinstance(single, Placeholder) and single.is_file:
+        return lambda values: _read_file(single, values)
+    if not list_placeholders(parts):
+        content = "".join(map(str, parts)).encode()
+        return lambda _values: content
     if kind.startswith("multipart/"):
         raise ValueError("cannot contain placeholders: write multipart bodies as an object with one member per part")
-    if len(parts) == 1:
-        return BodyTemplate(_get_single_writer(placeholders[0], is_json=is_json(kind)), placeholders)
-    writers = _get_writers(parts, kind)
-    return BodyTemplate(lambda values: _fill_text(parts, writers, values), placeholders)
-
-
-def _write_fields(placeholder: Placeholder, values: Values) -> bytes | None:
-    value = values.get(placeholder)
-    return None if value is None or value is MISSING else encode_fields(value, placeholder).encode()
+    if isinstance(single, Placeholder):
+        return lambda values: _write_value(single, values, kind)
+    if kind == FORM:
+        parameters = parse_query(body)
+        return lambda values: encode_query(parameters, values).encode()
+    writers = _list_writers(parts, kind)
+    return lambda values: _fill_text(parts, writers, values)
 
 
 def _read_file(placeholder: Placeholder, values: Values) -> bytes | None:
@@ -164,34 +175,31 @@ def _read_file(placeholder: Placeholder, values: Values) -> bytes | None:
     return files[0].data if files else None
 
 
-def _get_single_writer(placeholder: Placeholder, *, is_json: bool) -> Callable[[Values], bytes | None]:
-    """Return a function that writes a body which is a single value."""
-
-    def write_json(values: Values) -> bytes | None:
-        value = values.get(placeholder)
-        return None if value is MISSING else dumps(value)
-
-    def write_text(values: Values) -> bytes | None:
+def _write_value(placeholder: Placeholder, values: Values, kind: str) -> bytes | None:
+    """Return a body that is a single value."""
+    if kind != FORM and not is_json(kind):
         text = values.get_text(placeholder)
         return None if text is None else text.encode()
-
-    return write_json if is_json else write_text
+    value = values.get(placeholder)
+    if value is MISSING or (value is None and kind == FORM):
+        return None
+    return encode_form(value, placeholder).encode() if kind == FORM else dumps(value)
 
 
 ValueWriter = Callable[[Placeholder, Values], str]
 
 
-def _fill_text(parts: Parts, writers: list[ValueWriter], values: Values) -> bytes:
-    remaining = iter(writers)
-    return "".join(part if isinstance(part, str) else next(remaining)(part, values) for part in parts).encode()
-
-
-def _get_writers(parts: Parts, kind: str) -> list[ValueWriter]:
-    """Return a function for each placeholder that writes its value in the format of the template."""
+def _list_writers(parts: Parts, kind: str) -> list[ValueWriter]:
+    """Return a function for each part that writes a value there in the format of the template."""
     if "json" in kind or (not kind and _is_json_template(parts)):
         _check_json(parts)
-        return [_write_in_json_string if inside else _write_json for inside in _find_string_positions(parts)]
-    return [_write_xml if "xml" in kind else _write_text] * len(list_placeholders(parts))
+        return [_write_in_json_string if is_inside else _write_json for is_inside in _find_strings(parts)]
+    return [_write_xml if "xml" in kind else _write_text] * len(parts)
+
+
+def _fill_text(parts: Parts, writers: list[ValueWriter], values: Values) -> bytes:
+    pairs = zip(parts, writers, strict=True)
+    return "".join([part if isinstance(part, str) else write(part, values) for part, write in pairs]).encode()
 
 
 def _write_text(placeholder: Placeholder, values: Values) -> str:
@@ -229,29 +237,115 @@ def _check_json(parts: Parts) -> None:
         if any(_MARK in key for key, _ in pairs):
             raise ValueError("has a placeholder in a key, which is not supported")
 
+    decoder = json.JSONDecoder(object_pairs_hook=reject_marked_keys)
     text = _build_sample(parts)
-    decoder, at = json.JSONDecoder(object_pairs_hook=reject_marked_keys), _skip_space(text, 0)
+    position = _skip_space(text, 0)
     try:
-        while at < len(text):
-            at = _skip_space(text, decoder.raw_decode(text, at)[1])
+        while position < len(text):  # several documents are valid, for formats such as NDJSON
+            position = _skip_space(text, decoder.raw_decode(text, position)[1])
     except (json.JSONDecodeError, RecursionError):
         raise ValueError("is not valid JSON for any values of its placeholders") from None
 
 
-def _skip_space(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it always matches
+def _skip_space(text: str, position: int) -> int:
+    return _SPACE.match(text, position).end()  # type: ignore[union-attr]  # it always matches
 
 
 def _build_sample(parts: Parts) -> str:
-    inside = iter(_find_string_positions(parts))
-    return "".join(part if isinstance(part, str) else _MARK if next(inside) else f'"{_MARK}"' for part in parts)
+    samples = [_MARK if is_inside else f'"{_MARK}"' for is_inside in _find_strings(parts)]
+    pairs = zip(parts, samples, strict=True)
+    return "".join([part if isinstance(part, str) else sample for part, sample in pairs])
 
 
-def _find_string_positions(parts: Parts) -> Iterator[bool]:
-    """Yield for each placeholder whether it is inside a JSON string."""
-    inside = False
+def _find_strings(parts: Parts) -> list[bool]:
+    """Return for each part whether it begins inside a JSON string."""
+    positions: list[bool] = []
+    is_inside = False
     for part in parts:
-        if isinstance(part, Placeholder):
-            yield inside
-        else:
-            inside ^= _TOKENS.findall(part).count('"') % 2 == 1
+        positions.append(is_inside)
+        if isinstance(part, str):
+            is_inside ^= _TOKENS.findall(part).count('"') % 2 == 1
+    return positions
+
+
+# --- multipart -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartTemplate:
+    name: str
+    value: Parts
+    filename: Parts
+    content_type: str
+
+    @classmethod
+    def of(cls, name: str, definition: Any) -> Self:
+        fields = definition if isinstance(definition, Mapping) else {"value": definition}
+        if unknown := sorted(fields.keys() - {"value", "filename", "contentType"}):
+            raise ValueError(f"{name}: unknown field {unknown[0]!r} of a part (expected value, filename, contentType)")
+        if "value" not in fields:
+            raise ValueError(f"{name}: value is required in a part that is an object")
+        texts = {key: _require_text(value, f"{name}: {key}") for key, value in fields.items()}
+        content_type = require_literal(texts.get("contentType", ""), "contentType")
+        if content_type and not _MEDIA_TYPE.fullmatch(content_type):
+            raise ValueError(f"{name}: contentType is not a media type like image/png")
+        value = parse(texts["value"], allow_file=True)
+        filename = parse(texts.get("filename", ""))
+        return cls(require_literal(name, "the name of a part"), value, filename, content_type)
+
+    def fill(self, values: Values) -> Iterator[UploadedFile]:
+        """Yield the parts with their content."""
+        for file in self._list_values(values):
+            filename = values.fill(self.filename)
+            content_type = self.content_type or file.content_type
+            if FORBIDDEN_IN_VALUES.search(content_type):
+                content_type = OTHER_TYPE
+            yield UploadedFile(file.data, filename or file.name, content_type)
+
+    def _list_values(self, values: Values) -> Iterator[UploadedFile]:
+        placeholder = self.value[0] if len(self.value) == 1 else None
+        if not isinstance(placeholder, Placeholder):
+            text = values.fill_optional(self.value)
+            if text is not None:
+                yield UploadedFile(text.encode())
+            return
+        if placeholder.is_file:
+            for file in values.get_files(placeholder):
+                guessed = mimetypes.guess_type(file.name)[0] or OTHER_TYPE
+                yield file._replace(name=file.name or "file", content_type=file.content_type or guessed)
+            return
+        value = values.get(placeholder)
+        is_whole = is_json(self.content_type)
+        for item in value if isinstance(value, list | tuple) and not is_whole else [value]:
+            if item is None or item is MISSING:
+                continue
+            if is_whole or isinstance(item, dict | list | tuple):
+                yield UploadedFile(dumps(item), content_type=JSON_TYPE)
+            else:
+                yield UploadedFile(to_text(item, placeholder).encode())
+
+
+def _require_text(value: Any, location: str) -> str:
+    text = format_scalar(value)
+    if isinstance(text, str):
+        return text
+    raise ValueError(f"{location} of a part must be a string, a number or a boolean")
+
+
+def _fill_parts(templates: list[PartTemplate], values: Values, *, is_form: bool) -> bytes | None:
+    """Return the body, or None if it has no parts. Only parts of `multipart/form-data` have names."""
+    boundary = f"--{values.boundary}".encode()
+    body = bytearray()
+    for template in templates:
+        for part in template.fill(values):
+            head = _format_head(template.name, part, is_form=is_form)
+            body += b"%b\r\n%b\r\n%b\r\n" % (boundary, head, part.data)
+    return bytes(body + boundary + b"--\r\n") if body else None
+
+
+def _format_head(name: str, part: UploadedFile, *, is_form: bool) -> bytes:
+    filename = f'; filename="{part.name.translate(_PART_ESCAPES)}"' if part.name else ""
+    head = f'Content-Disposition: form-data; name="{name.translate(_PART_ESCAPES)}"{filename}\r\n' if is_form else ""
+    if part.content_type:
+        head += f"Content-Type: {part.content_type}\r\n"
+    return head.encode("utf-8", "replace")  # names of files may not be text

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
@@ -26,6 +26,8 @@ Replacement = Callable[[str, str], str]  # location and literal value -> replace
 _REFERENCE = re.compile(r"((?<!\$)\$\{[^{}]*\})")
 # Next to a reference, only text that looks like a key is a credential.
 _KEY_PATTERN = re.compile(r"(?<![A-Za-z0-9+/_=.~-])(?=[A-Za-z+/_=.~-]*[0-9])[A-Za-z0-9+/_=.~-]{12,}")
+# The secret settings of fields.
+SECRET_FIELDS: Final = {"auth": {"value"}, "hmac": {"key", "sessionToken"}}
 _SCHEMA_VALUES: Final = ("default", "const", "enum", "examples", "example")
 _ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
@@ -130,49 +132,81 @@ class _CredentialReplacer:
     replacement: Replacement
 
     def replace_in_impl(self, impl: Mapping[str, Any], prefix: str = "") -> JSON:
-        handlers = {
-            "auth": self._replace_in_auth,
-            "headers": self._replace_in_pairs,
-            "hmac": self._replace_in_hmac,
-            "query": self._replace_in_pairs,
-            "steps": self._replace_in_steps,
-            "urlTemplate": self._replace_in_url,
-        }
-        return {key: handlers.get(key, self._replace_in_value)(prefix + key, value) for key, value in impl.items()}
+        return {key: self._replace_in_field(prefix + key, key, value) for key, value in impl.items()}
 
-    def _replace_in_steps(self, location: str, steps: Any) -> Any:
-        if not isinstance(steps, list):
-            return self._replace_in_value(location, steps)
-        return [
-            self.replace_in_impl(step, f"{location}.{index}.")
-            if isinstance(step, Mapping)
-            else self._replace_in_value(f"{location}.{index}", step)
-            for index, step in enumerate(steps)
-        ]
+    def _replace_in_field(self, location: str, key: str, value: Any) -> Any:
+        if key in SECRET_FIELDS:
+            return self._replace_in_secrets(location, value, SECRET_FIELDS[key])
+        if key in {"headers", "query"} and isinstance(value, Mapping):
+            return {name: self._replace_in_pair(f"{location}.{name}", str(name), text) for name, text in value.items()}
+        if key == "steps" and isinstance(value, list):
+            steps = enumerate(value)
+            return [self._replace_in_step(f"{location}.{index}", step) for index, step in steps]
+        if key == "urlTemplate" and isinstance(value, str):
+            return self._replace_in_url(location, value)
+        return self._replace_in_value(location, value)
 
-    def _replace_in_hmac(self, location: str, hmac: Any) -> Any:
-        if not isinstance(hmac, Mapping):
-            return self._replace_in_value(location, hmac, is_credential=True)
-        return {
-            key: self._replace_literals(f"{location}.{key}", value)
-            if key in {"key", "sessionToken"} and isinstance(value, str)
-            else self._replace_in_value(f"{location}.{key}", value)
-            for key, value in hmac.items()
-        }
+    def _replace_in_step(self, location: str, step: Any) -> Any:
+        if isinstance(step, Mapping):
+            return self.replace_in_impl(step, f"{location}.")
+        return self._replace_in_value(location, step)
+
+    def _replace_in_secrets(self, location: str, settings: Any, names: Collection[str]) -> Any:
+        """Replace the secret settings of `auth` or `hmac`."""
+        if not isinstance(settings, Mapping):
+            return self._replace_in_value(location, settings, is_credential=True)
+        replaced = {}
+        for name, value in settings.items():
+            inner = f"{location}.{name}"
+            if name not in names or not isinstance(value, str):
+                replaced[name] = self._replace_in_value(inner, value, is_credential=name in names)
+            elif settings.get("type") == "basic":
+                replaced[name] = self._replace_after(":", inner, value)
+            else:
+                replaced[name] = self._replace_literals(inner, value)
+        return replaced
+
+    def _replace_in_pair(self, location: str, name: str, value: Any) -> Any:
+        """Replace credentials in a header or a parameter."""
+        if not isinstance(value, str):
+            return value
+        if name.lower() == "cookie":
+            return "; ".join(self._replace_after("=", location, cookie) for cookie in re.split(r";\s*", value))
+        return self._replace_in_string(location, value, is_credential=is_secret_name(name, or_key=True))
+
+    def _replace_after(self, sign: str, location: str, text: str) -> str:
+        """Replace the literal parts after the sign, or all without it."""
+        name, sign, value = text.partition(sign)
+        return (
+            f"{name}{sign}{self._replace_literals(location, value)}" if sign else self._replace_literals(location, text)
+        )
+
+    def _replace_in_url(self, location: str, url: str) -> str:
+        def replace_user_info(match: re.Match[str]) -> str:
+            return f"{match[1]}{self._replace_after(':', location, match[2])}@"
+
+        start, sign, query = _USER_INFO.sub(replace_user_info, url).partition("?")
+        pairs = "&".join(self._replace_in_parameter(location, pair) for pair in query.split("&"))
+        return self._replace_known_formats(location, start) + sign + pairs
+
+    def _replace_in_parameter(self, location: str, pair: str) -> str:
+        name, sign, value = pair.partition("=")
+        plain = unquote_plus(name)
+        is_credential = is_secret_name(plain, or_key=True)
+        return name + sign + self._replace_in_string(f"{location}?{plain}", value, is_credential=is_credential)
 
     def replace_in_schema(self, location: str, schema: Any, *, is_credential: bool) -> Any:
         """Replace credentials in a schema: recognized by the name of the property or by their format."""
         if isinstance(schema, list):
             items = enumerate(schema)
             return [
-                self.replace_in_schema(f"{location}[{index}]", item, is_credential=is_credential)
-                for index, item in items
+                self.replace_in_schema(f"{location}[{at}]", item, is_credential=is_credential) for at, item in items
             ]
         if not isinstance(schema, Mapping):
             return schema
         return {
-            key: self._replace_in_keyword(f"{location}.{key}".lstrip("."), key, schema[key], is_credential)
-            for key in schema
+            key: self._replace_in_keyword(f"{location}.{key}".lstrip("."), key, value, is_credential)
+            for key, value in schema.items()
         }
 
     def _replace_in_keyword(self, location: str, key: str, value: Any, is_credential: bool) -> Any:
@@ -185,71 +219,17 @@ class _CredentialReplacer:
             for name, inner in value.items()
         }
 
-    def _replace_in_auth(self, location: str, auth: Any) -> Any:
-        if not isinstance(auth, Mapping) or not isinstance(auth.get("value"), str):
-            return self._replace_in_value(location, auth, is_credential=True)
-        value, user = auth["value"], ""
-        if auth.get("type") == "basic" and ":" in value:
-            name, _, value = value.partition(":")
-            user = f"{name}:"
-        return {**auth, "value": user + self._replace_literals(f"{location}.value", value)}
-
-    def _replace_in_pairs(self, location: str, pairs: Any) -> Any:
-        """Replace credentials in headers or parameters."""
-        if not isinstance(pairs, Mapping):
-            return self._replace_in_value(location, pairs)
-        return {name: self._replace_in_header(f"{location}.{name}", str(name), value) for name, value in pairs.items()}
-
-    def _replace_in_header(self, location: str, name: str, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if name.lower() == "cookie":
-            return "; ".join(self._replace_in_cookie(location, cookie) for cookie in re.split(r";\s*", value))
-        return self._replace_in_string(location, value, is_credential=is_secret_name(name, or_key=True))
-
-    def _replace_in_cookie(self, location: str, cookie: str) -> str:
-        name, sign, value = cookie.partition("=")
-        return f"{name}={self._replace_literals(location, value)}" if sign else self._replace_literals(location, name)
-
-    def _replace_in_url(self, location: str, url: Any) -> Any:
-        if not isinstance(url, str):
-            return self._replace_in_value(location, url)
-
-        def replace_user_info(match: re.Match[str]) -> str:
-            user, sign, password = match[2].partition(":")
-            replaced = (
-                f"{user}:{self._replace_literals(location, password)}"
-                if sign
-                else self._replace_literals(location, user)
-            )
-            return f"{match[1]}{replaced}@"
-
-        start, sign, query = _USER_INFO.sub(replace_user_info, url).partition("?")
-        pairs = "&".join(self._replace_in_parameter(location, pair) for pair in query.split("&"))
-        return self._replace_known_formats(location, start) + sign + pairs
-
-    def _replace_in_parameter(self, location: str, pair: str) -> str:
-        name, sign, value = pair.partition("=")
-        plain = unquote_plus(name)
-        is_credential = is_secret_name(plain, or_key=True)
-        return name + sign + self._replace_in_string(f"{location}?{plain}", value, is_credential=is_credential)
-
     def _replace_in_value(self, location: str, value: Any, *, is_credential: bool = False) -> Any:
         if isinstance(value, Mapping):
             return {key: self._replace_in_member(location, key, value, is_credential=is_credential) for key in value}
         if isinstance(value, list):
             items = enumerate(value)
             return [
-                self._replace_in_value(f"{location}[{index}]", item, is_credential=is_credential)
-                for index, item in items
+                self._replace_in_value(f"{location}[{at}]", item, is_credential=is_credential) for at, item in items
             ]
         if not isinstance(value, str):
             return value
-        return (
-            self._replace_in_string(location, value, is_credential=is_credential)
-            if is_credential
-            else self._replace_in_text(location, value)
-        )
+        return self._replace_in_string(location, value) if is_credential else self._replace_in_text(location, value)
 
     def _replace_in_member(self, location: str, key: Any, parent: Mapping[Any, Any], *, is_credential: bool) -> Any:
         """Replace credentials in a member, named by its key, an enclosing key or a sibling `name` or `key`."""
@@ -278,7 +258,7 @@ class _CredentialReplacer:
             text = pattern.sub(replace_pair, text)
         return self._replace_known_formats(location, text)
 
-    def _replace_in_string(self, location: str, text: str, *, is_credential: bool) -> str:
+    def _replace_in_string(self, location: str, text: str, *, is_credential: bool = True) -> str:
         if is_credential and not HARMLESS_VALUE.fullmatch(text):
             return self._replace_literals(location, text)
         return self._replace_known_formats(location, text)
@@ -289,13 +269,12 @@ class _CredentialReplacer:
     def _replace_literals(self, location: str, text: str) -> str:
         """Replace the literal parts; keep references and a scheme such as `Bearer`."""
         start, rest = split_scheme(text)
-        parts = _REFERENCE.split(rest)
+        parts = _REFERENCE.split(rest)  # literal parts and references in turn
         if len(parts) == 1:
             return start + self.replacement(location, rest) if rest.strip() else text
-        return start + "".join(
-            part if number % 2 else _KEY_PATTERN.sub(lambda match: self.replacement(location, match[0]), part)
-            for number, part in enumerate(parts)
-        )
+        for index in range(0, len(parts), 2):
+            parts[index] = _KEY_PATTERN.sub(lambda match: self.replacement(location, match[0]), parts[index])
+        return start + "".join(parts)
 
 
 def _parse_json(text: str) -> Any:

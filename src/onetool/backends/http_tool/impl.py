@@ -5,19 +5,23 @@ This imports pydantic, so it is only imported when a tool is stored or first cal
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from onetool.backends.http_tool import credentials
-from onetool.backends.http_tool.body import parse_body
-from onetool.backends.http_tool.headers import BasicAuth, HeaderTemplate, MultipartType, check_headers
-from onetool.backends.http_tool.placeholders import STEPS, Placeholder, list_placeholders, parse
-from onetool.backends.http_tool.query import ParameterTemplate
-from onetool.backends.http_tool.request import RequestTemplate
+from onetool.backends.http_tool.body import BodyTemplate, parse_body
+from onetool.backends.http_tool.placeholders import STEPS, Placeholder, format_scalar, list_placeholders, parse
+from onetool.backends.http_tool.request import (
+    BasicAuth,
+    HeaderTemplate,
+    ParameterTemplate,
+    RequestTemplate,
+    check_headers,
+    parse_url,
+)
 from onetool.backends.http_tool.signing import RECIPES, Signer
-from onetool.backends.http_tool.url import parse_url
 from onetool.config.model import CamelSection, to_upper
 from onetool.core.schema import JSON
 
@@ -25,13 +29,6 @@ MAX_STEPS: Final = 10
 MAX_EVENTS: Final = 10_000
 STEP_PARTS: Final = ("body", "headers", "cookies", "status")
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
-
-
-def _to_string(value: Any) -> Any:
-    """Convert numbers and booleans to strings."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, int | float) else value
 
 
 def _check_url(text: str) -> str:
@@ -45,24 +42,16 @@ def _check_query(query: Mapping[str, str]) -> Mapping[str, str]:
     return query
 
 
-def _check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    check_headers(headers)
-    return headers
-
-
 def _check_status(code: int | str) -> int | str:
-    span = parse_status_range(code)
-    if span is None or not span:
+    if not parse_status_range(code):
         raise ValueError("must be a status code like 200 or a range like 200-299")
     return code
 
 
-def parse_status_range(code: int | str) -> range | None:
-    """Return the status codes of `404` or `"200-299"`, or None if it is invalid."""
-    if isinstance(code, int):
-        return range(code, code + 1) if 100 <= code <= 599 else None  # noqa: PLR2004 - status codes of HTTP
-    match = _RANGE.fullmatch(code)
-    return range(int(match[1]), int(match[2]) + 1) if match else None
+def parse_status_range(code: int | str) -> range:
+    """Return the status codes of `404` or `"200-299"`, or an empty range if it is invalid."""
+    match = _RANGE.fullmatch(f"{code}-{code}" if isinstance(code, int) else code)
+    return range(int(match[1]), int(match[2]) + 1) if match else range(0)
 
 
 def _check_selector(selector: str) -> str:
@@ -84,11 +73,13 @@ def _check_argument(text: str) -> str:
     return text
 
 
-def _check_body(body: Any, content_type: str) -> None:
-    try:
-        parse_body(body, content_type)
-    except ValueError as error:
-        raise ValueError(f"body: {error}") from None
+def _find_placeholders(template: Any) -> Iterator[Placeholder]:
+    """Yield the placeholders in a template, or in all templates that data contains."""
+    if isinstance(template, str):
+        yield from list_placeholders(parse(template, allow_file=True))
+    elif isinstance(template, Mapping | list):
+        for item in template.values() if isinstance(template, Mapping) else template:
+            yield from _find_placeholders(item)
 
 
 _URL: Final[JSON] = {
@@ -99,7 +90,7 @@ _URL: Final[JSON] = {
 }
 Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
-Text = Annotated[str, BeforeValidator(_to_string)]
+Text = Annotated[str, BeforeValidator(format_scalar)]
 Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(to_upper)]
 ArgumentPlaceholder = Annotated[str, AfterValidator(_check_argument)]
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
@@ -150,7 +141,7 @@ class HttpAuth(SecretSafeModel):
     @property
     def token_names(self) -> frozenset[str]:
         """The names of the secrets in the value."""
-        return frozenset(each.name for each in list_placeholders(parse(self.value)) if each.is_secret)
+        return frozenset(placeholder.name for placeholder in _find_placeholders(self.value) if placeholder.is_secret)
 
     @functools.cached_property
     def credential(self) -> HeaderTemplate | BasicAuth | ParameterTemplate:
@@ -175,21 +166,22 @@ class HmacSigning(SecretSafeModel):
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
-        recipe, given = RECIPES[self.recipe], self._settings.keys() - {"key"}
-        if missing := [name for name in recipe.required if name not in given]:
+        recipe = RECIPES[self.recipe]
+        names = self.templates.keys() - {"key"}
+        if missing := [name for name in recipe.required if name not in names]:
             raise ValueError(f"requires {' and '.join(missing)} for recipe {self.recipe}")
-        if extra := sorted(given - {*recipe.required, *recipe.optional}):
+        if extra := sorted(names - {*recipe.required, *recipe.optional}):
             raise ValueError(f"must not have {extra[0]} for recipe {self.recipe}")
         self.signer  # noqa: B018 - raises if its templates are invalid
         return self
 
     @property
-    def _settings(self) -> dict[str, str]:
+    def templates(self) -> dict[str, str]:
         return self.model_dump(by_alias=True, exclude={"recipe"}, exclude_none=True)
 
     @functools.cached_property
     def signer(self) -> Signer:
-        return Signer(self.recipe, {name: parse(text) for name, text in self._settings.items()})
+        return Signer(self.recipe, {name: parse(text) for name, text in self.templates.items()})
 
 
 class StepResponseOptions(SecretSafeModel):
@@ -213,19 +205,15 @@ class ResponseOptions(StepResponseOptions):
     save_to: ArgumentPlaceholder | None = None
     max_events: Annotated[Count, Field(le=MAX_EVENTS)] = 100
 
-    @property
-    def placeholders(self) -> list[Placeholder]:
-        return [*filter(None, (self.full_argument, self.path_argument))]
-
     @functools.cached_property
     def full_argument(self) -> Placeholder | None:
         """The argument that requests the full response."""
-        return list_placeholders(parse(self.full))[0] if isinstance(self.full, str) else None
+        return next(_find_placeholders(self.full), None)
 
     @functools.cached_property
     def path_argument(self) -> Placeholder | None:
         """The argument that names the file to write."""
-        return list_placeholders(parse(self.save_to))[0] if self.save_to is not None else None
+        return next(_find_placeholders(self.save_to), None)
 
 
 class HttpRequest(SecretSafeModel):
@@ -234,7 +222,7 @@ class HttpRequest(SecretSafeModel):
     method: Method
     url_template: Annotated[str, AfterValidator(_check_url), WithJsonSchema(_URL)]
     query: Annotated[Mapping[str, Text], AfterValidator(_check_query)] = {}
-    headers: Annotated[Mapping[str, Text], AfterValidator(_check_headers)] = Field(default={}, repr=False)
+    headers: Annotated[Mapping[str, Text], AfterValidator(check_headers)] = Field(default={}, repr=False)
     body: Any = Field(default=None, repr=False)
     auth: HttpAuth | None = None
     hmac: HmacSigning | None = None
@@ -244,8 +232,10 @@ class HttpRequest(SecretSafeModel):
     def _check_consistency(self) -> Self:
         if not self.success_codes:
             raise ValueError("successCodes must not be empty")
-        if self.body is not None:
-            _check_body(self.body, self.content_type)
+        try:
+            self._parse_body()
+        except ValueError as error:
+            raise ValueError(f"body: {error}") from None
         parameters = [*{parameter.name for parameter in parse_url(self.url_template).query}, *self.query]
         headers = [name.lower() for name in self.headers]
         if self.auth is not None and self.auth.location == "query":
@@ -276,18 +266,29 @@ class HttpRequest(SecretSafeModel):
         return frozenset(status for code in self.success_codes for status in parse_status_range(code) or ())
 
     @functools.cached_property
+    def placeholders(self) -> tuple[Placeholder, ...]:
+        auth = self.auth.value if self.auth else None
+        hmac = self.hmac.templates if self.hmac else None
+        return tuple(_find_placeholders([self.url_template, self.query, self.headers, auth, self.body, hmac]))
+
+    @property
+    def reads_files(self) -> bool:
+        return any(placeholder.is_file for placeholder in self.placeholders)
+
+    def _parse_body(self) -> BodyTemplate | None:
+        return None if self.body is None else parse_body(self.body, self.content_type)
+
+    @functools.cached_property
     def request(self) -> RequestTemplate:
         """The parsed templates."""
         query = [ParameterTemplate.of(name, value) for name, value in self.query.items()]
-        headers: list[HeaderTemplate | BasicAuth | MultipartType] = [
+        headers: list[HeaderTemplate | BasicAuth] = [
             HeaderTemplate.of(name, value) for name, value in self.headers.items()
         ]
-        body = None if self.body is None else parse_body(self.body, self.content_type)
-        if body and body.is_multipart:
+        body = self._parse_body()
+        if body and body.content_type:
             headers = [header for header in headers if header.name.lower() != "content-type"]
-            headers.append(MultipartType(self.content_type.strip()))
-        elif body and body.content_type and not self.content_type:
-            headers.append(HeaderTemplate.of("Content-Type", body.content_type))
+            headers.append(HeaderTemplate("Content-Type", body.content_type))
         credential = self.auth.credential if self.auth else None
         if isinstance(credential, ParameterTemplate):
             query.append(credential)
@@ -332,7 +333,7 @@ class HttpImpl(HttpRequest):
         names: list[str] = []
         for index, request in enumerate(self.requests if self.steps else ()):
             prefix = f"steps.{index}: " if isinstance(request, HttpStep) else ""
-            for placeholder in filter(_is_step, request.request.placeholders):
+            for placeholder in filter(_is_step, request.placeholders):
                 _check_step_placeholder(placeholder, names, prefix)
             if isinstance(request, HttpStep):
                 if request.name in names:
@@ -348,25 +349,22 @@ class HttpImpl(HttpRequest):
     @functools.cached_property
     def all_placeholders(self) -> tuple[Placeholder, ...]:
         """All placeholders, except those for the responses of steps."""
-        found = [placeholder for request in self.requests for placeholder in request.request.placeholders]
-        return tuple(
-            placeholder
-            for placeholder in [*found, *self.response.placeholders]
-            if not (self.steps and _is_step(placeholder))
-        )
+        placeholders = [placeholder for request in self.requests for placeholder in request.placeholders]
+        placeholders += filter(None, (self.response.full_argument, self.response.path_argument))
+        return tuple(placeholder for placeholder in placeholders if not (self.steps and _is_step(placeholder)))
 
     @property
-    def placeholders(self) -> frozenset[str]:
+    def arguments(self) -> frozenset[str]:
         """The names of the arguments that the requests use."""
         return frozenset(placeholder.name for placeholder in self.all_placeholders if not placeholder.is_secret)
 
     @property
     def file_arguments(self) -> frozenset[str]:
         """The names of the arguments that name files."""
-        saved = self.response.path_argument
-        return frozenset(
-            placeholder.name for placeholder in self.all_placeholders if placeholder.is_file or placeholder is saved
-        )
+        names = {placeholder.name for placeholder in self.all_placeholders if placeholder.is_file}
+        if self.response.path_argument is not None:
+            names.add(self.response.path_argument.name)
+        return frozenset(names)
 
     @property
     def required_secrets(self) -> frozenset[str]:
@@ -380,10 +378,10 @@ def _is_step(placeholder: Placeholder) -> bool:
 def _check_step_placeholder(placeholder: Placeholder, names: list[str], prefix: str) -> None:
     if placeholder.is_file:
         raise ValueError(f"{prefix}{placeholder} is not allowed: a response cannot choose a file")
-    name, part = (*placeholder.steps, "", "")[:2]
+    name, part = (*placeholder.path, "", "")[:2]
     if name not in names:
-        known = ", ".join(names) or "none"
-        raise ValueError(f"{prefix}{placeholder} does not name an earlier step (earlier steps: {known})")
+        earlier = ", ".join(names) or "none"
+        raise ValueError(f"{prefix}{placeholder} does not name an earlier step (earlier steps: {earlier})")
     if part not in STEP_PARTS:
-        expected = ", ".join(f"${{steps.{name}.{known}}}" for known in STEP_PARTS)
+        expected = ", ".join(f"${{steps.{name}.{step_part}}}" for step_part in STEP_PARTS)
         raise ValueError(f"{prefix}{placeholder} is not a part of a response (expected {expected})")

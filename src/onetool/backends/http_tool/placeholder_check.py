@@ -25,7 +25,7 @@ _SCHEMA_KEYWORDS: Final = ("if", "then", "else")
 def find_placeholder_problem(impl: "HttpImpl", schema: Mapping[str, Any]) -> str | None:
     """Return the problem with the first placeholder that names no argument, or None."""
     arguments, patterns = find_arguments(schema)
-    unknown = sorted(name for name in impl.placeholders - arguments if not _matches(name, patterns))
+    unknown = sorted(name for name in impl.arguments - arguments if not _matches(name, patterns))
     if unknown:
         return _format_problem(unknown[0], sorted(arguments))
     if impl.steps and STEPS in arguments:

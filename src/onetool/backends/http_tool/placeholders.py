@@ -16,9 +16,8 @@ import re
 import secrets as random_tokens
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 from onetool.errors import ArgumentError, ToolError
 
@@ -26,33 +25,40 @@ MISSING: Final = object()
 STEPS: Final = "steps"  # the name before the name of a step
 MAX_FILES: Final = 100  # of one argument
 MAX_FILLED_CHARS: Final = 64 << 20  # of all values of one call, without files
-_DOLLARS = re.compile(r"(?<!\$)\$++(?=\{)")
 SEPARATORS: Final = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
+SECRET, FILE, BOUNDARY = "secret", "file", "boundary"
+_DOLLARS = re.compile(r"(?<!\$)\$++(?=\{)")
 _PLACEHOLDER = re.compile(
     r"\{(?:secret:(?P<secret>[A-Za-z_][A-Za-z0-9_]*)"
-    rf"|(?:(?P<kind>{'|'.join(SEPARATORS)}|file):)?(?P<name>\w[\w-]*)(?P<steps>(?:\.\w[\w-]*|\[[0-9]{{1,9}}\])*))\}}"
+    rf"|(?:(?P<kind>{'|'.join(SEPARATORS)}|file):)?(?P<name>\w[\w-]*)(?P<path>(?:\.\w[\w-]*|\[[0-9]{{1,9}}\])*))\}}"
 )
-_STEP = re.compile(r"\.([\w-]+)|\[([0-9]+)\]")
+_PATH_KEY = re.compile(r"\.([\w-]+)|\[([0-9]+)\]")
 
 
 class Placeholder(NamedTuple):
-    """The source of a value: a secret, an argument with a path into it, or a file that an argument names."""
+    """The source of a value: an argument or a part of it, or a secret, a file or a list to join, by its kind."""
 
     name: str
-    steps: tuple[str | int, ...] = ()
-    is_secret: bool = False
-    list_format: str | None = None  # one of SEPARATORS
-    is_file: bool = False
+    path: tuple[str | int, ...] = ()
+    kind: str = ""  # SECRET, FILE, BOUNDARY or one of SEPARATORS
+
+    @property
+    def is_secret(self) -> bool:
+        return self.kind == SECRET
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind == FILE
 
     @property
     def may_be_step(self) -> bool:
         """Whether this is a part of the response of a step, if the tool has steps."""
-        return self.name == STEPS and bool(self.steps) and not self.is_secret
+        return self.name == STEPS and bool(self.path) and not self.is_secret
 
     def __str__(self) -> str:
-        steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
-        kind = "secret" if self.is_secret else "file" if self.is_file else self.list_format
-        return f"${{{f'{kind}:' if kind else ''}{self.name}{steps}}}"
+        path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in self.path)
+        kind = f"{self.kind}:" if self.kind else ""
+        return f"${{{kind}{self.name}{path}}}"
 
 
 class UploadedFile(NamedTuple):
@@ -63,19 +69,9 @@ class UploadedFile(NamedTuple):
     content_type: str = ""
 
 
-class ValueEncoding(NamedTuple):
-    """The encoding of text and of the separators of joined lists."""
-
-    text: Callable[[str], str]
-    separator: Callable[[str], str]
-
-
-PLAIN: Final = ValueEncoding(str, str)
-# Only a comma is allowed as a separator in a URL; commas in items are encoded, so that both differ.
-URL_ENCODED: Final = ValueEncoding(partial(quote, safe=""), partial(quote, safe=","))
-
-
 Parts = tuple[str | Placeholder, ...]
+Encode = Callable[[str], str]  # for one part of a request
+ReadFile = Callable[[Any, Placeholder], UploadedFile]
 
 
 def parse(text: str, *, allow_file: bool = False) -> Parts:
@@ -86,20 +82,22 @@ def parse(text: str, *, allow_file: bool = False) -> Parts:
     if not is_encodable(text):
         raise ValueError("contains an unpaired surrogate")
     parts: list[str | Placeholder] = []
+    literal = ""
     position = 0
     for dollars in _DOLLARS.finditer(text):
-        escaped, opens = divmod(len(dollars[0]), 2)
-        parts.append(text[position : dollars.start()] + "$" * escaped)
+        count = len(dollars[0])
+        literal += text[position : dollars.start()] + "$" * (count // 2)
         position = dollars.end()
-        if opens:
+        if count % 2:
             match = _match_placeholder(text, position)
-            parts.append(_to_placeholder(match))
+            parts += [literal, _to_placeholder(match)]
+            literal = ""
             position = match.end()
-    merged = _merge_literals([*parts, text[position:]])
-    file = next((part for part in merged if isinstance(part, Placeholder) and part.is_file), None)
-    if file and not (allow_file and len(merged) == 1):
+    template = tuple(part for part in [*parts, literal + text[position:]] if part)
+    file = next((placeholder for placeholder in list_placeholders(template) if placeholder.is_file), None)
+    if file is not None and not (allow_file and len(template) == 1):
         raise ValueError(f"{file} is only allowed as the whole body, or as the whole value of a multipart part")
-    return merged
+    return template
 
 
 def _match_placeholder(text: str, position: int) -> re.Match[str]:
@@ -115,20 +113,9 @@ def _match_placeholder(text: str, position: int) -> re.Match[str]:
 
 def _to_placeholder(match: re.Match[str]) -> Placeholder:
     if match["secret"]:
-        return Placeholder(match["secret"], is_secret=True)
-    steps = (int(index) if index else key for key, index in _STEP.findall(match["steps"]))
-    is_file = match["kind"] == "file"
-    return Placeholder(match["name"], tuple(steps), False, None if is_file else match["kind"], is_file)
-
-
-def _merge_literals(parts: Iterable[str | Placeholder]) -> Parts:
-    merged: list[str | Placeholder] = []
-    for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        elif part:
-            merged.append(part)
-    return tuple(merged)
+        return Placeholder(match["secret"], kind=SECRET)
+    path = tuple(int(index) if index else key for key, index in _PATH_KEY.findall(match["path"]))
+    return Placeholder(match["name"], path, match["kind"] or "")
 
 
 def list_placeholders(parts: Iterable[str | Placeholder]) -> list[Placeholder]:
@@ -141,9 +128,6 @@ def require_literal(text: str, location: str) -> str:
     if list_placeholders(parts):
         raise ValueError(f"{text!r}: placeholders are not allowed in {location}")
     return "".join(map(str, parts))
-
-
-ReadFile = Callable[[Any, Placeholder], UploadedFile]
 
 
 def _reject_file(_value: Any, placeholder: Placeholder) -> UploadedFile:
@@ -160,17 +144,18 @@ class Values:
         self,
         args: Mapping[str, Any],
         required: frozenset[str],
-        secrets: Callable[[str], str | None],
+        get_secret: Callable[[str], str | None],
         *,
         steps: dict[str, Any] | None = None,
         read_file: ReadFile = _reject_file,
     ) -> None:
-        self._args, self._required, self.get_secret = args, required, secrets
-        self.steps, self._read_file, self._filled_chars = steps, read_file, 0
+        self._args = args
+        self._required = required
+        self._read_file = read_file
+        self._get_secret = get_secret
+        self._steps = steps
+        self._filled_chars = 0
         self.used_secrets: set[str] = set()
-        self.tokens: Mapping[
-            str, str
-        ] = {}  # of the current request: a secret that is not set is the token of a sign-in
 
     @cached_property
     def boundary(self) -> str:
@@ -178,7 +163,7 @@ class Values:
         return random_tokens.token_hex(16)
 
     def is_step(self, placeholder: Placeholder) -> bool:
-        return self.steps is not None and placeholder.may_be_step
+        return self._steps is not None and placeholder.may_be_step
 
     def get_files(self, placeholder: Placeholder) -> list[UploadedFile]:
         """Return the files that an argument names: one, several for a list, none if it is omitted or null."""
@@ -193,42 +178,47 @@ class Values:
     def get(self, placeholder: Placeholder) -> Any:
         """Return the value, or the text of a joined list; `MISSING` for an omitted optional argument."""
         value = self._look_up(placeholder)
-        return _join_items(value, placeholder, PLAIN) if isinstance(value, _Items) else value
+        is_joined = placeholder.kind in SEPARATORS and isinstance(value, list)
+        return _to_text(value, placeholder, str) if is_joined else value
 
-    def get_text(self, placeholder: Placeholder, encoding: ValueEncoding = PLAIN) -> str | None:
+    def get_text(self, placeholder: Placeholder, encode: Encode = str) -> str | None:
         """Return the value as text; None for an optional argument that is omitted or null."""
         value = self._look_up(placeholder)
-        if isinstance(value, _Items):
-            return _join_items(value, placeholder, encoding)
         if value is not None and value is not MISSING:
-            return encoding.text(to_text(value, placeholder))
+            return _to_text(value, placeholder, encode)
         if self._is_required(placeholder):
-            raise _missing_value_error(placeholder, is_step=self.is_step(placeholder))
+            raise self._missing_value_error(placeholder)
         return None
 
-    def require_text(self, placeholder: Placeholder, encoding: ValueEncoding = PLAIN) -> str:
+    def require_text(self, placeholder: Placeholder, encode: Encode = str) -> str:
         """Return the value as text; raise if there is none."""
-        text = self.get_text(placeholder, encoding)
+        text = self.get_text(placeholder, encode)
         if text is None:
-            raise _missing_value_error(placeholder)
+            raise self._missing_value_error(placeholder)
         return text
 
-    def fill(self, parts: Parts) -> str:
+    def fill(self, parts: Parts, encode: Encode = str) -> str:
         """Return the filled template; raise if a value is missing."""
-        return "".join([part if isinstance(part, str) else self.require_text(part) for part in parts])
+        return "".join([part if isinstance(part, str) else self.require_text(part, encode) for part in parts])
+
+    def fill_optional(self, parts: Parts) -> str | None:
+        """Return the filled template, or None if a value is missing."""
+        texts = [part if isinstance(part, str) else self.get_text(part) for part in parts]
+        return None if None in texts else "".join(map(str, texts))
 
     def _look_up(self, placeholder: Placeholder) -> Any:
         if placeholder.is_secret:
-            return self._get_secret(placeholder.name)
-        is_step = self.is_step(placeholder)
-        value = self.steps if is_step else self._args.get(placeholder.name, MISSING)
-        for step in placeholder.steps:
-            value = _get_step(value, step)
-        if placeholder.list_format and value is not None and value is not MISSING:
-            value = _to_items(value)
+            return self._require_secret(placeholder.name)
+        if placeholder.kind == BOUNDARY:
+            return self.boundary
+        value = self._steps if self.is_step(placeholder) else self._args.get(placeholder.name, MISSING)
+        for key in placeholder.path:
+            value = _get_member(value, key)
+        if placeholder.kind in SEPARATORS and value is not None and value is not MISSING:
+            value = _list_items(value) or MISSING
         self._count(value, placeholder)
         if value is MISSING and self._is_required(placeholder):
-            raise _missing_value_error(placeholder, is_step=is_step)
+            raise self._missing_value_error(placeholder)
         return value
 
     def _count(self, value: Any, placeholder: Placeholder) -> None:
@@ -244,45 +234,44 @@ class Values:
     def _is_required(self, placeholder: Placeholder) -> bool:
         if self.is_step(placeholder):
             return True
-        return not placeholder.steps and placeholder.name in self._required
+        return not placeholder.path and placeholder.name in self._required
 
-    def _get_secret(self, name: str) -> str:
-        secret = self.get_secret(name) or self.tokens.get(name)
+    def _missing_value_error(self, placeholder: Placeholder) -> ToolError:
+        problem = f"{placeholder} has no value"
+        if self.is_step(placeholder):
+            return ToolError(f"{problem}: the response of step {placeholder.path[0]} does not contain it")
+        return ArgumentError(f"{problem}: argument {placeholder.name} is required")
+
+    def _require_secret(self, name: str) -> str:
+        secret = self._get_secret(name)
         if secret is None:
             raise ToolError(f"secret {name} is not set", secret=name, hint=f"onetool secret set {name}")
         self.used_secrets.add(secret)
         return secret
 
 
-def _get_step(value: Any, step: str | int) -> Any:
-    if isinstance(step, int):
-        return value[step] if isinstance(value, list | tuple) and step < len(value) else MISSING
-    return value.get(step, MISSING) if isinstance(value, Mapping) else MISSING
+def _get_member(value: Any, key: str | int) -> Any:
+    if isinstance(key, int):
+        return value[key] if isinstance(value, list | tuple) and key < len(value) else MISSING
+    return value.get(key, MISSING) if isinstance(value, Mapping) else MISSING
 
 
-class _Items(list[Any]):
-    """The items of a list to join."""
-
-
-def _to_items(value: Any) -> Any:
-    """Return the items to join; a single value is a list of one. An empty list counts as missing."""
+def _list_items(value: Any) -> list[Any]:
+    """Return the items to join; a single value is a list of one."""
     items = value if isinstance(value, list | tuple) else [value]
-    return _Items(item for item in items if item is not None) or MISSING
+    return [item for item in items if item is not None]
 
 
-def _join_items(items: _Items, placeholder: Placeholder, encoding: ValueEncoding) -> str:
-    separator = SEPARATORS[placeholder.list_format or ""]
-    encoded_separator = encoding.separator(separator)
-    texts = [encoding.text(to_text(item, placeholder)) for item in items]
+def _to_text(value: Any, placeholder: Placeholder, encode: Encode) -> str:
+    separator = SEPARATORS.get(placeholder.kind)
+    if separator is None:
+        return encode(to_text(value, placeholder))
+    # The comma is the only separator that a URL may contain; commas in items are encoded, so that both differ.
+    encoded_separator = "," if separator == "," else encode(separator)
+    texts = [encode(to_text(item, placeholder)) for item in value]
     if any(encoded_separator in text for text in texts):
         raise invalid_value_error([placeholder], f"has an item that contains the separator {separator!r}")
     return encoded_separator.join(texts)
-
-
-def _missing_value_error(placeholder: Placeholder, *, is_step: bool = False) -> ToolError:
-    if is_step:
-        return ToolError(f"{placeholder} has no value: the response of step {placeholder.steps[0]} does not contain it")
-    return ArgumentError(f"{placeholder} has no value: argument {placeholder.name} is required")
 
 
 def invalid_value_error(placeholders: Sequence[Placeholder], problem: str) -> ToolError:
@@ -293,17 +282,20 @@ def invalid_value_error(placeholders: Sequence[Placeholder], problem: str) -> To
 
 def to_text(value: Any, placeholder: Placeholder) -> str:
     """Return a string, number or boolean as text. Raise for lists and objects, which have no standard form."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str() if is_encodable(value):
-            return value
-        case str():
-            raise invalid_value_error([placeholder], "contains an unpaired surrogate")
-    kind = "a list" if isinstance(value, list | tuple) else "an object"
-    raise ArgumentError(f"{placeholder} is {kind}: expected a string, number or boolean")
+    text = format_scalar(value)
+    if not isinstance(text, str):
+        kind = "a list" if isinstance(value, list | tuple) else "an object"
+        raise ArgumentError(f"{placeholder} is {kind}: expected a string, number or boolean")
+    if not is_encodable(text):
+        raise invalid_value_error([placeholder], "contains an unpaired surrogate")
+    return text
+
+
+def format_scalar(value: Any) -> Any:
+    """Return a number or boolean as text, and other values unchanged."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, int | float) else value
 
 
 def is_encodable(text: str) -> bool:

@@ -6,6 +6,7 @@ A few characters can multiply a response: `[@,@][]` doubles it, and thirty of th
 from typing import Any, Final
 
 import jmespath
+from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
 from onetool.errors import ToolError
@@ -17,8 +18,11 @@ SORTING: Final = frozenset({"sort", "sort_by"})
 
 
 def select(selector: str, data: Any) -> Any:
-    """Return what the selector selects. Raise ToolError if it takes too long, and the errors of JMESPath."""
-    return _LimitedInterpreter(selector).visit(jmespath.compile(selector).parsed, data)
+    """Return what the selector selects. Raise if it fails or takes too long."""
+    try:
+        return _LimitedInterpreter(selector).visit(jmespath.compile(selector).parsed, data)
+    except (JMESPathError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ToolError(f"the selector {selector} failed on the response: {error}") from None
 
 
 class _LimitedInterpreter(TreeInterpreter):  # type: ignore[misc]  # JMESPath has no types
@@ -56,12 +60,12 @@ class _LimitedInterpreter(TreeInterpreter):  # type: ignore[misc]  # JMESPath ha
 
     def _evaluate_children(self, node: Any, value: Any) -> Any:
         """Return the node with the values of its children as literals."""
-        children = [{"type": "literal", "children": [], "value": self.visit(each, value)} for each in node["children"]]
-        return {**node, "children": children}
+        values = [self.visit(child, value) for child in node["children"]]
+        return {**node, "children": [{"type": "literal", "children": [], "value": item} for item in values]}
 
     def _measure(self, node: Any) -> None:
         """Count all parts of the values: the same part may be in a value many times."""
-        parts = [each["value"] for each in node["children"]]
+        parts = [child["value"] for child in node["children"]]
         while parts:
             part = parts.pop()
             self._take(1 + len(part) // CHARS_PER_STEP if isinstance(part, str) else 1)

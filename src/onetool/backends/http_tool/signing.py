@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from onetool.backends.http_tool.placeholders import Parts, Placeholder, Values, list_placeholders
+from onetool.backends.http_tool.placeholders import Parts, Values
 from onetool.errors import ToolError
 from onetool.net.messages import Request
 from onetool.net.outgoing import FORBIDDEN_IN_VALUES
+from onetool.net.urls import parse_target
 
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _WEBHOOK_KEY_PREFIX: Final = "whsec_"
 _WEBHOOK_ID: Final = "webhook-id"
 _AWS_ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -48,16 +48,10 @@ class Signer:
     recipe: str
     settings: Mapping[str, Parts]  # key, keyId, region, service and sessionToken
 
-    @property
-    def placeholders(self) -> list[Placeholder]:
-        return [placeholder for parts in self.settings.values() for placeholder in list_placeholders(parts)]
-
     def sign(self, request: Request, values: Values, now: float | None = None) -> Request:
         """Return the request with the headers of the signature. `now` is in seconds since 1970."""
         settings = {name: values.fill(parts) for name, parts in self.settings.items()}
-        values.used_secrets.add(settings["key"])
-        if "sessionToken" in settings:
-            values.used_secrets.add(settings["sessionToken"])
+        values.used_secrets |= {settings[name] for name in ("key", "sessionToken") if name in settings}
         if any(FORBIDDEN_IN_VALUES.search(text) for name, text in settings.items() if name != "key"):
             raise ToolError("a setting of hmac contains a line break or control character")
         added = RECIPES[self.recipe].sign(request, settings, time.time() if now is None else now)
@@ -85,8 +79,8 @@ def _sign_webhook(request: Request, settings: Mapping[str, str], now: float) -> 
         key = base64.b64decode(settings["key"].removeprefix(_WEBHOOK_KEY_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise ToolError("hmac.key is not a key of standard-webhooks: expected whsec_ and base64") from None
-    known = (value for name, value in request.headers if name.lower() == _WEBHOOK_ID)
-    message_id = next(known, None) or f"msg_{random_tokens.token_hex(16)}"
+    header = next((value for name, value in request.headers if name.lower() == _WEBHOOK_ID), "")
+    message_id = header or f"msg_{random_tokens.token_hex(16)}"
     digest = _get_digest(key, f"{message_id}.{int(now)}.".encode(), request.content or b"")
     signature = f"v1,{base64.b64encode(digest).decode()}"
     return {_WEBHOOK_ID: message_id, "webhook-timestamp": str(int(now)), "webhook-signature": signature}
@@ -119,10 +113,7 @@ def _sign_aws(request: Request, settings: Mapping[str, str], now: float) -> dict
 
 def _list_signed_headers(request: Request, added: Mapping[str, str]) -> dict[str, str]:
     """Return the headers to sign, by name: the host, the content type and all headers of AWS."""
-    parts = urlsplit(request.url)
-    port = "" if parts.port in {None, _DEFAULT_PORTS[parts.scheme]} else f":{parts.port}"
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    headers = {"host": f"{host}{port}"}
+    headers = {"host": parse_target(request.url).authority}
     for name, value in [*request.headers, *added.items()]:
         if name.lower() == "content-type" or name.lower().startswith("x-amz-"):
             headers[name.lower()] = " ".join(value.split())

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from onetool.backends.http_tool.multipart import FORM_DATA
-from onetool.backends.http_tool.response_reader import OTHER_TYPE
-from onetool.backends.http_tool.serialize import is_json
+from onetool.backends.http_tool.body import FORM_DATA, OTHER_TYPE, is_json
 from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.parameters import ObjectFields, get_list_format, join_list, to_json_text_schema

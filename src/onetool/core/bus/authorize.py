@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from onetool.core.context import Permission, ToolContext
+from onetool.core.context import Permission, ToolContext, sort_permissions
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, PermissionDenied, ToolError
 from onetool.util.text import describe_unknown_account
@@ -62,19 +62,5 @@ def _check_permissions(tool: Tool, args: Mapping[str, Any], context: ToolContext
     missing = needed - context.permissions
     if not missing:
         return
-    granted, lacking = sort_permissions(context.permissions), " and ".join(sort_permissions(missing))
-    raise PermissionDenied(
-        f"Tool requires {lacking} permission but agent only has [{', '.join(granted)}]. "
-        f"{context.explain_setting(permission_setting(needed, context), 'permissions')}",
-        required=sort_permissions(needed),
-        granted=granted,
-    )
-
-
-def permission_setting(needed: frozenset[Permission], context: ToolContext) -> str:
-    wanted = ", ".join(sort_permissions(needed | context.permissions))
-    return f"agents: {{{context.agent_id}: {{permissions: [{wanted}]}}}}"
-
-
-def sort_permissions(permissions: frozenset[Permission]) -> list[str]:
-    return [str(permission) for permission in Permission if permission in permissions]
+    lacking = " and ".join(sort_permissions(missing))
+    raise context.permission_error(needed, f"Tool requires {lacking} permission")

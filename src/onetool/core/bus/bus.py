@@ -14,12 +14,12 @@ import anyio
 import anyio.to_thread
 
 from onetool.backends.threads import ToolThreads, call_blocking, nesting_guard, wait_for
-from onetool.core.bus.authorize import authorize, choose_account, sort_permissions
+from onetool.core.bus.authorize import authorize, choose_account
 from onetool.core.bus.bind import NO_ARGUMENTS, bind, call_error
 from onetool.core.bus.events import CallFinished, Events, Listener
 from onetool.core.bus.sources import RegisteredTools
 from onetool.core.bus.tracing import Tracing
-from onetool.core.context import ToolContext, unfreeze
+from onetool.core.context import ToolContext, sort_permissions, unfreeze
 from onetool.core.foreign_schema import check_arguments, find_problem
 from onetool.core.policy.effects import get_effects, sort_effects
 from onetool.core.policy.labels import get_labels

@@ -12,7 +12,6 @@ from starlette.requests import Request
 
 from onetool.app import OneTool
 from onetool.bundles.model import StoredTool
-from onetool.core.bus.authorize import permission_setting
 from onetool.core.context import Permission, ToolContext
 from onetool.core.registry import RegistryEntry
 from onetool.errors import ToolError
@@ -80,7 +79,7 @@ def require_write_permission(request: Request, app: OneTool) -> None:
         return
     context = build_context(request, app)
     if Permission.WRITE not in context.permissions:
-        line = permission_setting(frozenset({Permission.WRITE}), context)
+        line = context.explain_permissions(frozenset({Permission.WRITE}))
         message = f"agent '{context.agent_id}' may not make changes: it lacks the permission 'write'"
         details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
         raise ApiError("permission_denied", message, details, hint=f"add this to onetool.yaml: {line}")

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from onetool.config.model import Agent
 from onetool.config.settings_reader import validate_settings
-from onetool.core.bus.authorize import sort_permissions
+from onetool.core.context import sort_permissions
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem
 from onetool.editing.settings_editor import AGENTS, SettingsEditor
 from onetool.errors import ToolError

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from onetool.bundles.model import StoredTool, Switch
 from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.bundles.paging import PageTokens
-from onetool.core.bus.authorize import describe_disabled, sort_permissions
-from onetool.core.context import ToolContext
+from onetool.core.bus.authorize import describe_disabled
+from onetool.core.context import ToolContext, sort_permissions
 from onetool.core.policy.effects import get_effects, sort_effects
 from onetool.core.policy.labels import get_labels
 from onetool.core.registry import python_name
