@@ -21,7 +21,7 @@ from tests.rest_support import serve_app  # noqa: E402
 from tests.ui_support import launch_chromium, open_page  # noqa: E402 - needs the line above
 
 from onetool import paths  # noqa: E402
-from onetool.cli.demo import environment, steps  # noqa: E402
+from onetool.cli import demo  # noqa: E402
 
 PROGRAM: Final = Path(sys.executable).with_name("onetool")
 SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "Savings")
@@ -68,12 +68,12 @@ def select_steps(text: str) -> list[str]:
 
 
 def take_screenshot(folder: Path) -> None:
-    with environment.create_environment() as built:
-        own = built.home / paths.FOLDER
+    with demo.create_environment() as environment:
+        own = environment.home / paths.FOLDER
         settings = json.loads((own / paths.CONFIG).read_text(encoding="utf-8"))
         with serve_app(own, settings) as served, launch_chromium() as browser:
-            built.import_api(served.onetool)
-            served.rest.send("POST", "/api/run", {"command": steps.OLD_TICKETS})
+            environment.import_api(served.onetool)
+            served.rest.send("POST", "/api/run", {"command": demo.OLD_TICKETS})
             url = f"http://127.0.0.1:{served.rest.port}"
             with open_page(browser, url, folder) as visit:
                 visit.page.locator(".pack-row", has_text="tickets").click()

@@ -28,8 +28,7 @@ from tests.support import (
 )
 from tests.ui_support import find_browser
 
-from onetool.cli.demo import output
-from onetool.cli.demo.steps import STEPS, StepResult
+from onetool.cli import demo
 
 pytestmark = pytest.mark.slow
 REJECTED = {"open('/etc/passwd').read()", "fs.write('notes.md', 'Call Ada back')", "machine.dsk()"}
@@ -98,12 +97,12 @@ def mask(line: str) -> str:
 def print_steps(demo_result: Mapping[str, Any]) -> None:
     """Print the results as `onetool demo` does."""
     saved = demo_result["saved"]
-    output.print_title()
-    for place, (step, result) in enumerate(zip(STEPS, demo_result["steps"], strict=True), 1):
-        output.print_code(place, step, result["code"])
-        output.print_response(StepResult(**result))
+    demo.print_title()
+    for number, result in enumerate(demo_result["steps"], 1):
+        demo.print_code(number, result["title"], result["code"])
+        demo.print_response(demo.StepResult(**result))
     summary: Any = {**saved, "savings": saved, "runs": {"total": saved["runs"]}, "total_calls": saved["calls"]}
-    output.print_savings(summary, "")
+    demo.print_savings(summary, "")
 
 
 def test_the_image_shows_what_the_demonstration_prints(

@@ -28,7 +28,7 @@ PARTS = (
     "onetool/py.typed",
     "onetool/transports/ui/index.html",
     "onetool/bundles/builtin/",
-    "onetool/cli/demo/tickets.py",
+    "onetool/cli/demo_tickets.py",
     "onetool/stats/report.css",
 )
 
