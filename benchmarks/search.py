@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from onetool.search import Search, SearchDocument, catalog
 from onetool.search.words import drop_stop_words, plain, split_names
 
 TOOLS, QUESTIONS = 10_000, 300
-SEMANTIC = find_spec("wordllama") is not None
-NOT_INSTALLED = "not installed here: pip install 'onetool[semantic]'"
 Scores = tuple[float, float, float]
 # Fields: weights (4), usual lengths (4); b, k1, coverage; weights of meaning (3), of arguments in it, of intents;
 # minima (3); the number of words of a short query; the share of a weak hit.
@@ -55,11 +52,7 @@ def main() -> None:
         print_quality(options.data, options.every)
     else:
         print("Quality: not measured without --data DIRECTORY (see the top of this file).\n")
-    print_speed(semantic=False)
-    if SEMANTIC:
-        print_speed(semantic=True)
-    else:
-        print(f"with [semantic]: {NOT_INSTALLED}")
+    print_speed()
 
 
 def arguments() -> argparse.Namespace:
@@ -80,13 +73,9 @@ def read_sets(folder: Path, every: int = 1) -> list[RetrievalSet]:
     return [replace(one, questions=one.questions[::every]) for one in sets]
 
 
-def measure_sets(folder: Path, every: int) -> dict[str, dict[str, dict[str, float]]]:
-    modes = {"default": False, **({"semantic": True} if SEMANTIC else {})}
-    return {
-        mode: {one.stem: name_scores(average(measure(one, search_ours(one, semantic=semantic)))) for one in sets}
-        for sets in [read_sets(folder, every)]
-        for mode, semantic in modes.items()
-    }
+def measure_sets(folder: Path, every: int) -> dict[str, dict[str, float]]:
+    sets = read_sets(folder, every)
+    return {retrieval.stem: name_scores(average(measure(retrieval, search_ours(retrieval)))) for retrieval in sets}
 
 
 def name_scores(scores: Scores) -> dict[str, float]:
@@ -97,10 +86,8 @@ def print_quality(folder: Path, every: int) -> None:
     sets = read_sets(folder, every)
     ways: dict[str, Callable[[RetrievalSet], Callable[[str], list[str]]]] = {
         "plain FTS5": search_plain,
-        "OneTool": partial(search_ours, semantic=False),
+        "OneTool": search_ours,
     }
-    if SEMANTIC:
-        ways["[semantic]"] = partial(search_ours, semantic=True)
     scores = {(way, one.stem): measure(one, make(one)) for way, make in ways.items() for one in sets}
     rows = [["R@1 / R@5 / MRR", "tools", "queries", *ways]]
     for one in sets:
@@ -111,7 +98,7 @@ def print_quality(folder: Path, every: int) -> None:
     print_table([["", *(f"{way} {half}" for way in ways for half in "ab")], *split_rows(sets, list(ways), scores)])
     print("\nWeight of meaning, chosen on one set and measured on the others (R@5)")
     print_table(list(compare_weights(sets)))
-    print("" if SEMANTIC else f"\n[semantic]: {NOT_INSTALLED}\n")
+    print()
 
 
 def split_rows(
@@ -142,7 +129,7 @@ def measure_weight(one: RetrievalSet, weight: float) -> float:
     vars(catalog)["MEANING_WEIGHT"] = weight
     sample = replace(one, questions=one.questions[:: max(1, len(one.questions) // MAX_SAMPLE)])
     try:
-        return average(measure(sample, search_ours(sample, semantic=False)))[1]
+        return average(measure(sample, search_ours(sample)))[1]
     finally:
         vars(catalog)["MEANING_WEIGHT"] = SHIPPED_WEIGHT
 
@@ -174,8 +161,8 @@ def average(scores: list[Scores]) -> Scores:
     return first, five, reciprocal
 
 
-def search_ours(one: RetrievalSet, *, semantic: bool) -> Callable[[str], list[str]]:
-    search = Search(None, semantic=semantic)
+def search_ours(one: RetrievalSet) -> Callable[[str], list[str]]:
+    search = Search(None)
     search.update(one.documents)
     return lambda question: [hit.name for hit in search.search(question)]
 
@@ -213,14 +200,14 @@ def format_scores(numbers: Iterable[float]) -> str:
     return " / ".join(f"{number:.3f}".removeprefix("0") for number in numbers)
 
 
-def print_speed(*, semantic: bool) -> None:
+def print_speed() -> None:
     documents, questions = generate_tools(), generate_queries()
-    print(f"{TOOLS:,} made-up tools, {'with [semantic]' if semantic else 'default install'}")
+    print(f"{TOOLS:,} made-up tools")
     with tempfile.TemporaryDirectory() as folder:
-        search = Search(Path(folder), semantic=semantic)
+        search = Search(Path(folder))
         search.update(documents)
         print(f"  first question, which makes the index:     {time_call(lambda: search.search('x')):8.1f} ms")
-        again = Search(Path(folder), semantic=semantic)
+        again = Search(Path(folder))
         again.update(documents)
         print(f"  first question with the index on disk:      {time_call(lambda: again.search('x')):8.1f} ms")
         print_questions(search, questions, make_bare_fts(documents))

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from threading import Thread
@@ -35,7 +34,7 @@ CATALOGUE = (
 
 
 def make_search(*documents: SearchDocument, cache: Path | None = None) -> Search:
-    made = Search(cache, semantic=False)
+    made = Search(cache)
     made.update(documents)
     return made
 
@@ -497,47 +496,19 @@ def test_no_document_makes_the_search_fail(text: list[str], query: str) -> None:
     SHARED_TOO.search(query)
 
 
-needs_vectors = pytest.mark.skipif(find_spec("wordllama") is None, reason="the extra semantic is not installed")
-
-
 def test_a_number_in_a_query_prefers_the_name_that_contains_it() -> None:
     tools = [SearchDocument("tool", f"shop.list-things-{number}", "of an invoice, 77 at most") for number in range(100)]
     assert list_names(make_search(*tools).search("invoice things 77"))[0] == "shop.list-things-77"
 
 
-@needs_vectors
-def test_vectors_find_similar_meanings_without_common_words(tmp_path: Path) -> None:
-    question = "is there any laundry detergent around for my shirts?"
-    washing = SearchDocument("tool", "home.washer", "Starts the washing machine.")
-    search = Search(tmp_path)
-    search.update([*CATALOGUE, washing])
-    assert list_names(search.search(question))[0] == "home.washer"
-    assert "home.washer" not in list_names(search_documents(question, [*CATALOGUE, washing]))
-    assert search.search("xyznonexistent") == []
-    assert list_names(search.search("frirecrawl", kinds=["pack"]))[0] == "firecrawl"
-
-
-@needs_vectors
-def test_vectors_do_not_find_dissimilar_documents() -> None:
-    search = Search(None)
-    search.update(CATALOGUE)
-    assert list_names(search.search("how full are my disks")) == ["machine.disk"]
-    assert search.search("how full are my disks", kinds=["alias", "snippet"]) == []
-
-
-@needs_vectors
-@pytest.mark.parametrize("damage", [None, b"xx"])
-def test_a_file_with_damaged_vectors_is_recreated(tmp_path: Path, damage: bytes | None) -> None:
-    first = Search(tmp_path)
-    first.update(CATALOGUE)
-    first.search("disk")
+def test_a_file_with_damaged_vectors_is_recreated(tmp_path: Path) -> None:
+    make_search(*CATALOGUE, cache=tmp_path).search("disk")
     (file,) = list_databases(tmp_path)
     with sqlite3.connect(file) as database:
-        database.execute("update passages set vector = ? where rowid = 3", (damage,))
+        database.execute("update passages set meaning = x'7878' where rowid = 3")
     database.close()
-    again = Search(tmp_path)
-    again.update(CATALOGUE)
-    assert list_names(again.search("how full are my disks")) == ["machine.disk"]
+    hits = make_search(*CATALOGUE, cache=tmp_path).search("how full are my disks")
+    assert list_names(hits) == ["machine.disk"]
 
 
 SHARED, SHARED_TOO = make_search(*CATALOGUE), make_search(*CATALOGUE)
@@ -587,7 +558,7 @@ def search_in_process(cache: Path, documents: Iterable[SearchDocument], query: s
         import json, pathlib, sys
         from onetool.search import SearchDocument, Search
         cache, documents, query = json.load(sys.stdin)
-        search = Search(pathlib.Path(cache), semantic=False)
+        search = Search(pathlib.Path(cache))
         search.update(SearchDocument(*fields) for fields in documents)
         print(json.dumps([hit.name for hit in search.search(query)]))
     """

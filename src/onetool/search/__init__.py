@@ -24,9 +24,8 @@ class Search:
     `cache` is a directory that is created when needed and may be shared by processes; None keeps the index in memory.
     """
 
-    def __init__(self, cache: Path | None, *, semantic: bool = True) -> None:
+    def __init__(self, cache: Path | None) -> None:
         self._cache = cache
-        self._semantic = semantic
         self._documents: dict[Key, SearchDocument] = {}
         self._catalog: SearchCatalog | None = None
         self._lock = Lock()
@@ -51,7 +50,7 @@ class Search:
             if self._catalog is None:
                 from onetool.search.catalog import SearchCatalog
 
-                self._catalog = SearchCatalog(self._cache, semantic=self._semantic)
+                self._catalog = SearchCatalog(self._cache)
             self._catalog.set_documents(self._documents)
             return self._catalog.search(query, limit, allowed, shelves, tuple(more))
 

@@ -14,9 +14,8 @@ from typing import Final
 from onetool.search.documents import MAX_TEXT_SCORE, Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
 from onetool.search.index_files import IndexContent, IndexFiles, compute_digest
 from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, combine, compute_rarity
-from onetool.search.shelf import MAX_NEAREST, Candidate, Shelf, has_words
+from onetool.search.shelf import Candidate, Shelf, has_words
 from onetool.search.stems import load_stemmer
-from onetool.search.vectors import Embedder, Vectors, load_embedder
 from onetool.search.word_vectors import Vector, load_word_vectors
 from onetool.search.words import OTHER_WORDS, drop_stop_words, plain, split_intents, strip_negation, words
 
@@ -31,7 +30,6 @@ MIN_SIMILARITY: Final = 0.5  # of meaning, for a document with none of the words
 MIN_ONLY_SIMILARITY: Final = 0.35  # the same, if no document has any of the words, or only one of two or three
 MAX_FEW_TERMS: Final = 3
 INTENT_WEIGHT: Final = 0.5  # of the best document for a part of the query; the best for all of it counts 1
-SEMANTIC_WEIGHTS: Final = (0.5, 0.6)  # of similarity with the own vectors and with those of the extra `semantic`
 SCORES: Final[Mapping[Match, tuple[float, float]]] = {
     "exact": (1.0, 1.0),
     "prefix": (0.9, 1.0),
@@ -40,17 +38,15 @@ SCORES: Final[Mapping[Match, tuple[float, float]]] = {
     "text": (0.0, MAX_TEXT_SCORE),
 }
 
-MIN_SEMANTIC_SIMILARITY: Final = 0.3  # for a document with none of the words; random letters reach 0.2
-
 Found = tuple[Match, Key, float]
 
 
 class SearchCatalog:
     """The documents of this process, searched together with other shelves."""
 
-    def __init__(self, directory: Path | None, *, semantic: bool) -> None:
+    def __init__(self, directory: Path | None) -> None:
         self._files = IndexFiles(directory)
-        self._content = IndexContent({}, {}, load_embedder() if semantic else None)
+        self._content = IndexContent({}, {})
         self._shelves: list[Shelf] = []
         self._small: dict[tuple[SearchDocument, ...], tuple[IndexFiles, list[Shelf]]] = {}
 
@@ -64,7 +60,7 @@ class SearchCatalog:
             key: before.digests[key] if (old := known(key)) is document or old == document else compute_digest(document)
             for key, document in documents.items()
         }
-        self._content = IndexContent(documents, digests, before.embedder)
+        self._content = IndexContent(documents, digests)
         if digests != before.digests:
             self._shelves = []
 
@@ -101,51 +97,23 @@ class SearchCatalog:
             if len(self._small) >= MAX_SMALL:
                 self._small.clear()
             files, digests = IndexFiles(None), {document.key: compute_digest(document) for document in documents}
-            content = IndexContent({document.key: document for document in documents}, digests, self._content.embedder)
+            content = IndexContent({document.key: document for document in documents}, digests)
             self._small[documents] = files, files.shelves(content)
         return self._small[documents][1]
 
     def _search(self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[Shelf]) -> list[SearchHit]:
         self._shelves = self._shelves or self._files.shelves(self._content)
-        embedder = self._content.embedder
-        similarity = None if embedder is None else _Similarity(embedder, query)
-        found = _Query(query, [*self._shelves, *others], kinds, similarity).find(
-            max(CANDIDATE_FACTOR * limit, CANDIDATES)
-        )
+        found = _Query(query, [*self._shelves, *others], kinds).find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
         return list(islice(_unique_hits(found), limit))
-
-
-class _Similarity:
-    """The similarity of documents to a query with the vectors of the extra `semantic`."""
-
-    def __init__(self, embedder: Embedder, query: str) -> None:
-        self._embedder, self._query = embedder, embedder.encode([query])[0]
-
-    def find(self, shelf: Shelf) -> list[int]:
-        """Return the nearest documents of a shelf whose vectors are stored."""
-        return self._load(shelf).find(self._query, MAX_NEAREST) if shelf.in_memory and shelf.size else []
-
-    def compare(self, shelf: Shelf, candidates: Sequence[Candidate]) -> list[float]:
-        if not candidates:
-            return []
-        if shelf.in_memory:
-            return self._load(shelf).compare(self._query, [one.number for one in candidates])
-        vectors = self._embedder.encode_documents(shelf.read_texts([one.number for one in candidates]))  # not stored
-        found: list[float] = (vectors @ self._query).tolist()
-        return found
-
-    def _load(self, shelf: Shelf) -> Vectors:
-        query = "select number, vector from passages"
-        return shelf.cache("vectors", lambda db: Vectors(self._embedder, db.execute(query).fetchall()))
 
 
 class _Query:
     """A query over several shelves. It yields hits by match type, the best first in each; hits may repeat."""
 
-    def __init__(
-        self, query: str, shelves: Sequence[Shelf], kinds: frozenset[Kind], similarity: _Similarity | None
-    ) -> None:
-        self._query, self._shelves, self._kinds, self._similarity = query, shelves, kinds, similarity
+    def __init__(self, query: str, shelves: Sequence[Shelf], kinds: frozenset[Kind]) -> None:
+        self._query = query
+        self._shelves = shelves
+        self._kinds = kinds
         self._with_all: set[Key] = set()  # documents with all words of the query
 
     def find(self, limit: int) -> Iterator[Found]:
@@ -191,23 +159,18 @@ class _Query:
     def _rank_candidates(self, rarities: Mapping[str, float], vector: Vector, limit: int, expected: float) -> Scored:
         """Return the candidates, the best first. `expected` is the least that the best score of words is divided by."""
         candidates: list[Candidate] = []
-        more: list[float] = []  # similarities by the extra `semantic`
         for shelf in self._shelves:
-            others = self._similarity.find(shelf) if self._similarity else []
-            found = [one for one in shelf.find(rarities, vector, limit, others) if one.key[0] in self._kinds]
-            candidates += found
-            more += self._similarity.compare(shelf, found) if self._similarity else [0.0] * len(found)
-        self._with_all.update(one.key for one in candidates if one.has_all)
-        weights = SEMANTIC_WEIGHTS if self._similarity else (MEANING_WEIGHT, 0.0)
-        nearness = [max(0.0, one.similarity) for one in candidates]
-        more = [max(0.0, similarity) for similarity in more]
-        by_words = (1.0, expected or 1.0, [one.words for one in candidates])
-        totals = combine([by_words, (weights[0], LOW_SIMILARITY, nearness), (weights[1], LOW_SIMILARITY, more)])
+            listed = shelf.find(rarities, vector, limit)
+            candidates += [candidate for candidate in listed if candidate.key[0] in self._kinds]
+        self._with_all.update(candidate.key for candidate in candidates if candidate.has_all)
+        nearness = [max(0.0, candidate.similarity) for candidate in candidates]
+        by_words = (1.0, expected or 1.0, [candidate.words for candidate in candidates])
+        totals = combine([by_words, (MEANING_WEIGHT, LOW_SIMILARITY, nearness)])
         minimum = MIN_SIMILARITY if rarities and not expected else MIN_ONLY_SIMILARITY
         return sort_scores(
-            (one.key, total)
-            for one, total, near, semantic in zip(candidates, totals, nearness, more, strict=True)
-            if one.words or near >= minimum or semantic >= MIN_SEMANTIC_SIMILARITY
+            (candidate.key, total)
+            for candidate, total, near in zip(candidates, totals, nearness, strict=True)
+            if candidate.words or near >= minimum
         )
 
     def _find_by_name(self, limit: int, ranked: Scored) -> Iterator[Found]:

@@ -14,10 +14,10 @@ from onetool.search.scoring import compute_impacts
 from onetool.search.word_vectors import load_word_vectors
 from onetool.search.words import deletions, is_one_typo_away, may_be_misspelled, squeeze, words
 
-FORMAT: Final = "10"  # increase it with every change of what is written, here or in `words` and `scoring`
+FORMAT: Final = "1"  # increase it with every change of what is written, here or in `words` and `scoring`
 SCHEMA: Final = """
 create table if not exists passages (number integer primary key, digest blob, meaning blob, terms text, impacts blob,
-    form text, vector blob, name text, description text);
+    form text);
 create table if not exists postings (term text, impact integer, number integer, primary key (term, impact, number))
     without rowid;
 create table if not exists frequencies (term text primary key, count integer) without rowid;
@@ -32,29 +32,19 @@ create virtual table if not exists forms using fts5(form, content = 'passages', 
 TABLES: Final = ("postings", "frequencies", "unindexed", "names", "vocabulary", "near", "forms", "passages")
 UNINDEXED: Final = "(select number from unindexed)"
 MAX_CHARACTERS: Final = 20_000  # of a field
-MAX_SHOWN_CHARACTERS: Final = 1_000  # of a description, for vectors that are computed on demand
 MAX_KNOWN_WORDS: Final = 10_000  # words to remember during bulk writes; each slows down garbage collections
 MAX_NEAR: Final = 64  # similar words for one word
 
 
-def put(
-    connection: sqlite3.Connection,
-    number: int,
-    document: SearchDocument,
-    *,
-    digest: bytes = b"",
-    vector: bytes | None = None,
-) -> list[str]:
+def put(connection: sqlite3.Connection, number: int, document: SearchDocument, digest: bytes = b"") -> list[str]:
     """Write a document and return the words of its name. It is found after `index_rows`."""
     fields = (document.name, document.description, document.arguments, document.instructions)
     name, about, *others = (field[:MAX_CHARACTERS] for field in fields)
     texts = [words(text) for text in (name, about, *others)]
     impacts = compute_impacts(texts)
     meaning = load_word_vectors().encode_document((name, about, " ".join(others)))
-    shown = (" ".join(texts[0]), " ".join(texts[1])[:MAX_SHOWN_CHARACTERS])
-    terms, form = " ".join(impacts), squeeze(document.name)
-    row = (number, digest, meaning, terms, bytes(impacts.values()), form, vector, *shown)
-    connection.execute("insert into passages values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    row = (number, digest, meaning, " ".join(impacts), bytes(impacts.values()), squeeze(document.name))
+    connection.execute("insert into passages values (?, ?, ?, ?, ?, ?)", row)
     connection.execute("insert into unindexed values (?)", (number,))
     names = ((form, number) for form in name_forms(document.name))
     connection.executemany("insert into names values (?, ?)", names)

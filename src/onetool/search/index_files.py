@@ -10,19 +10,17 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from itertools import repeat
 from pathlib import Path
 from typing import Final
 
 from onetool.search.documents import Key, SearchDocument
 from onetool.search.index import FORMAT, SCHEMA, TABLES, drop, index_rows, learn, put
 from onetool.search.shelf import Shelf
-from onetool.search.vectors import Embedder
 
 MAX_FILES: Final = 4
 MAX_CHANGES: Final = 64  # documents that differ from a file; if there are more, a new file is written
@@ -34,13 +32,11 @@ class IndexContent:
 
     documents: Mapping[Key, SearchDocument]
     digests: Mapping[Key, bytes]
-    embedder: Embedder | None = None
 
     @property
     def stamp(self) -> str:
         """A digest of the rules by which documents become rows."""
-        rules = f"{FORMAT} {SCHEMA} {self.embedder is not None}"
-        return blake2b(rules.encode(), digest_size=4).hexdigest()
+        return blake2b(f"{FORMAT} {SCHEMA}".encode(), digest_size=4).hexdigest()
 
     @cached_property
     def digest(self) -> str:
@@ -108,7 +104,7 @@ class IndexFiles:
         shelves = [] if self._file is None else [self._file.shelf]
         if missing or not shelves:
             documents = {key: content.documents[key] for key in missing}
-            shelves.append(self._build_in_memory(IndexContent(documents, missing, content.embedder)))
+            shelves.append(self._build_in_memory(IndexContent(documents, missing)))
         return shelves
 
     def delete(self) -> None:
@@ -169,16 +165,13 @@ def write(connection: sqlite3.Connection, content: IndexContent) -> None:
         connection.executescript(SCHEMA)
         present, surplus = {}, []
     missing = {digest: document for digest, document in wanted.items() if digest not in present}
-    vectors: Iterable[bytes | None] = repeat(None, len(missing))
-    if content.embedder is not None:
-        vectors = content.embedder.pack(missing.values())
     first = max(present.values(), default=0) + 1
     with connection:
         for number in surplus:
             drop(connection, number)
         learned: set[str] = set()
-        for number, ((digest, document), vector) in enumerate(zip(missing.items(), vectors, strict=True), first):
-            learn(connection, put(connection, number, document, digest=digest, vector=vector), learned)
+        for number, (digest, document) in enumerate(missing.items(), first):
+            learn(connection, put(connection, number, document, digest), learned)
         index_rows(connection)
 
 

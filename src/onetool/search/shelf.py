@@ -50,7 +50,7 @@ class Shelf:
 
     def __init__(self, read: Read, get_keys: GetKeys, size: int, *, in_memory: bool = False) -> None:
         self._read, self._get_keys, self.size, self.in_memory = read, get_keys, size, in_memory
-        self._cache: dict[str, Any] = {}
+        self._meanings: NearestVectors | None = None
 
     def count(self, terms: Iterable[str]) -> dict[str, int]:
         """Return the number of documents with each term; terms that no document has are omitted."""
@@ -101,14 +101,12 @@ class Shelf:
             return []
         return _find_by_terms(db, {stem: weights[stem] for stem in known}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES)
 
-    def find(
-        self, rarities: Mapping[str, float], vector: Vector, limit: int, others: Sequence[int] = ()
-    ) -> list[Candidate]:
-        """Return candidates by words and by meaning, and these other rows. `rarities` are those of all shelves."""
+    def find(self, rarities: Mapping[str, float], vector: Vector, limit: int) -> list[Candidate]:
+        """Return candidates by words and by meaning. `rarities` are those of all shelves."""
         near = self._find_by_meaning(vector)
 
         def work(db: sqlite3.Connection) -> list[Candidate]:
-            numbers = [*_find_by_terms(db, rarities, limit), *near, *others]
+            numbers = [*_find_by_terms(db, rarities, limit), *near]
             return self._read_candidates(db, list(dict.fromkeys(numbers)), rarities, vector)
 
         found: list[Candidate] = self._read(work)
@@ -118,7 +116,9 @@ class Shelf:
         """Return the rows that may have the nearest meaning, if this shelf has few enough documents in memory."""
         if not self.in_memory or self.size > MAX_COMPARED or not any(query):
             return []
-        return self.cache("meaning", _read_meanings).find(query, MAX_NEAREST)
+        if self._meanings is None:
+            self._meanings = self._read(_read_meanings)
+        return self._meanings.find(query, MAX_NEAREST)
 
     def _read_candidates(
         self, db: sqlite3.Connection, numbers: Sequence[int], rarities: Mapping[str, float], vector: Vector
@@ -130,19 +130,6 @@ class Shelf:
         for number, terms, impacts, meaning in db.execute(query, list(keys)):
             score, has_all = score_words(rarities, dict(zip(terms.split(" "), impacts, strict=False)))
             found.append(Candidate(number, keys[number], score, compare(vector, meaning), has_all))
-        return found
-
-    def read_texts(self, numbers: Iterable[int]) -> list[tuple[str, str]]:
-        """Return the words of the name and of the description of each document."""
-        query = "select name, description from passages where number = ?"
-        found: list[tuple[str, str]] = self._read(lambda db: [db.execute(query, (one,)).fetchone() for one in numbers])
-        return found
-
-    def cache(self, name: str, load: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `load` reads from the database, which is read once."""
-        if name not in self._cache:
-            self._cache[name] = self._read(load)
-        found: T = self._cache[name]
         return found
 
     def _find_keys(self, query: str, values: Sequence[object]) -> list[Key]:
