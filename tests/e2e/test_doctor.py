@@ -567,6 +567,21 @@ CASES = [
         "rm ",
         fix=apply_hint,
     ),
+    *(
+        Case(
+            f"an empty {name}",
+            write_content(f".onetool/{name}", b""),
+            f".onetool/{name}",
+            "is damaged: it is empty",
+            hint,
+            fix=apply_hint,
+        )
+        for name, hint in (
+            ("runs/runs.db", "rm "),
+            ("runs/sessions.db", "rm "),
+            ("stats/stats.db", "run `onetool run 1`"),
+        )
+    ),
     Case(
         "durable runs without their key",
         lose_run_key,

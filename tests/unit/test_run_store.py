@@ -162,6 +162,26 @@ def test_a_lost_key_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
         assert len(store.list_runs()) == 1
 
 
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_truncated_file_is_not_begun_again(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "runs" / "runs.db"
+    with closing(RunStore(tmp_path)) as store:
+        put_run(store)
+    assert not Path(f"{file}-wal").exists()
+    original = file.read_bytes()
+    cut = original[:size]
+    file.write_bytes(cut)
+    with closing(RunStore(tmp_path)) as store:
+        for attempt in (store.list_runs, lambda: put_run(store)):
+            with pytest.raises(StorageError, match=r"runs\.db is damaged") as caught:
+                attempt()
+            assert f"rm -r {tmp_path / 'runs'}" in caught.value.hint
+    assert file.read_bytes() == cut
+    file.write_bytes(original)
+    with closing(RunStore(tmp_path)) as store:
+        assert len(store.list_runs()) == 1
+
+
 def test_a_deleted_directory_is_created_again(store: RunStore, tmp_path: Path) -> None:
     lost, directory = put_run(store), tmp_path / "runs"
     assert len(store.list_runs()) == 1

@@ -233,7 +233,7 @@ def fill_file(file: Path, calls: int = 2000) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [0.001, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_kept_and_a_new_one_is_created(file: Path, part: float) -> None:
     whole = fill_file(file)
     cut = whole[: int(len(whole) * part)]
@@ -499,9 +499,6 @@ def test_an_empty_summary_has_zeros(file: Path) -> None:
     assert (empty["total_calls"], empty["success_rate"], empty["tools"]) == (0, None, [])
     assert (empty["context_saved"], empty["time_saved_ms"], empty["runs"]["total"]) == (0, 0, 0)
     assert not file.parent.exists()
-    file.parent.mkdir()
-    file.touch()
-    assert summarize(file, now=NOW) == empty
 
 
 def test_a_tool_has_calls_success_times_tokens_and_errors(file: Path) -> None:

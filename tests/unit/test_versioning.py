@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onetool.util.versioning import NewerVersion, check_version, has_tables
+from onetool.util.versioning import NewerVersion, check_tables, check_version
 
 
 @pytest.mark.parametrize("version", [2, 99, 1 << 80])
@@ -28,15 +28,20 @@ def test_the_supported_version_is_accepted() -> None:
     check_version(1, 1, "a.json")
 
 
-def test_a_database_has_tables_of_the_supported_version_or_none(tmp_path: Path) -> None:
+def test_a_database_check_tables_of_the_supported_version(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     with closing(sqlite3.connect(file)) as database:
-        assert not has_tables(database, 1, file)
-        database.execute("CREATE TABLE a (b)")
-        with pytest.raises(sqlite3.DatabaseError, match="expected version 1, not 0"):
-            has_tables(database, 1, file)
+        with pytest.raises(sqlite3.DatabaseError, match="it is empty"):
+            check_tables(database, 1, file)
         database.execute("PRAGMA user_version = 2")
         with pytest.raises(NewerVersion, match="newer OneTool"):
-            has_tables(database, 1, file)
+            check_tables(database, 1, file)
+        database.execute("PRAGMA user_version = 0")
+        database.execute("CREATE TABLE a (b)")
+        with pytest.raises(sqlite3.DatabaseError, match="expected version 1, not 0"):
+            check_tables(database, 1, file)
+        database.execute("PRAGMA user_version = 2")
+        with pytest.raises(NewerVersion, match="newer OneTool"):
+            check_tables(database, 1, file)
         database.execute("PRAGMA user_version = 1")
-        assert has_tables(database, 1, file)
+        check_tables(database, 1, file)

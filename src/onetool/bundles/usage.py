@@ -10,7 +10,7 @@ from onetool.bundles.model import timestamp
 from onetool.errors import ToolError
 from onetool.stats.record import Damaged, open_database
 from onetool.stats.tables import VERSION
-from onetool.util.versioning import has_tables
+from onetool.util.versioning import check_tables
 
 QUERY: Final = "SELECT calls, last FROM usage WHERE tool = ?"
 
@@ -40,8 +40,7 @@ class UsageCounts:
             return {}
         try:
             with open_database(self._file) as database:
-                if not has_tables(database, VERSION, self._file):
-                    return {}
+                check_tables(database, VERSION, self._file)
                 rows = ((tool_id, database.execute(QUERY, (tool_id,)).fetchone()) for tool_id in tool_ids)
                 return {
                     tool_id: StoredToolUsage(row[0], timestamp(datetime.fromtimestamp(row[1], UTC)))

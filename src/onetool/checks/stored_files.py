@@ -24,7 +24,7 @@ from onetool.state.sqlite_database import SealedDatabase, database_uri
 from onetool.stats import shapes, tables
 from onetool.util.background import is_unchanged
 from onetool.util.problem import Problem, storage_problem
-from onetool.util.versioning import NewerVersion, check_version, has_tables
+from onetool.util.versioning import NewerVersion, check_tables, check_version
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
@@ -118,7 +118,7 @@ def _check_database(file: Path, version: int, damaged: str, seconds: float | Non
             if seconds is not None:
                 deadline = time.monotonic() + seconds
                 database.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_INTERVAL)
-            has_tables(database, version, file)
+            check_tables(database, version, file)
             is_known = seconds is not None and is_unchanged(file)
             (result,) = ("ok",) if is_known else database.execute("pragma quick_check(1)").fetchone()
     except NewerVersion as error:

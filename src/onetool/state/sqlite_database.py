@@ -7,15 +7,16 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 from onetool.errors import StorageError
 from onetool.state.sealing import Sealer, sealing_error, sync_directory
+from onetool.util.atomic import replacing
 from onetool.util.background import exclusive
 from onetool.util.storage_errors import is_full_disk, storage_error
-from onetool.util.versioning import has_tables
+from onetool.util.versioning import check_tables
 
 BUSY_SECONDS: Final = 5.0
 DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -164,15 +165,13 @@ class SealedDatabase:
         return self._writer
 
     def _open_writer(self) -> sqlite3.Connection:
-        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self.file.exists():
-            self.file.touch(mode=0o600)  # SQLite gives its other files the same mode
-        database = _connect(f"{self.file.absolute().as_uri()}?mode=rw")
+            with exclusive(self.file):
+                if not self.file.exists():
+                    self._create()
+        database = self._connect(f"{self.file.absolute().as_uri()}?mode=rw")
         try:
-            if not self._has_tables(database):
-                with exclusive(self.file):
-                    self._create(database)
-            self._load_key(database)
+            database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute("PRAGMA secure_delete = ON")
         except BaseException:
@@ -180,19 +179,21 @@ class SealedDatabase:
             raise
         return database
 
-    def _create(self, database: sqlite3.Connection) -> None:
-        """Create the tables, unless another process has created them meanwhile."""
+    def _create(self) -> None:
+        """Create the file with its tables, in one step: a file without tables has lost them."""
         sealer = Sealer.from_file(self._key_file)
-        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("BEGIN IMMEDIATE")
-        if not self._has_tables(database):
-            for statement in (KEY_SCHEMA, *self._schema.split(";")):
-                database.execute(statement)
-            database.execute("INSERT INTO key_check VALUES (?)", (sealer.seal(b"", KEY_CHECK),))
-            database.execute(f"PRAGMA user_version = {self._version}")
-        database.execute("COMMIT")
+        with replacing(self.file) as temporary:
+            temporary.touch(mode=0o600)  # SQLite gives its other files the same mode
+            with closing(_open_file(f"{temporary.absolute().as_uri()}?mode=rw")) as database:
+                database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                database.execute("PRAGMA journal_mode = OFF")
+                database.execute("PRAGMA synchronous = FULL")
+                database.execute("BEGIN IMMEDIATE")
+                for statement in (KEY_SCHEMA, *self._schema.split(";")):
+                    database.execute(statement)
+                database.execute("INSERT INTO key_check VALUES (?)", (sealer.seal(b"", KEY_CHECK),))
+                database.execute(f"PRAGMA user_version = {self._version}")
+                database.execute("COMMIT")
         sync_directory(self.file.parent)
 
     def _open_reader(self) -> sqlite3.Connection | None:
@@ -206,20 +207,21 @@ class SealedDatabase:
         if not self.file.exists():
             return None
         uri = database_uri(self.file, "rw")
-        database = _connect(uri)
-        try:
-            is_empty = not self._has_tables(database)
-            if not is_empty:
-                self._load_key(database)
-        except BaseException:
-            database.close()
-            raise
-        if is_empty:  # another process is creating it
-            database.close()
-            return None
+        database = self._connect(uri)
         self._readers += 1
         if "immutable" not in uri:
             self._reader = database
+        return database
+
+    def _connect(self, uri: str) -> sqlite3.Connection:
+        """Open the file and load its key. Raise an error of SQLite if the file has no tables of this version."""
+        database = _open_file(uri)
+        try:
+            check_tables(database, self._version, self.file)
+            self._load_key(database)
+        except BaseException:
+            database.close()
+            raise
         return database
 
     def _load_key(self, database: sqlite3.Connection) -> None:
@@ -228,11 +230,8 @@ class SealedDatabase:
             sealer.open(sealed, KEY_CHECK)
         self._sealer = sealer
 
-    def _has_tables(self, database: sqlite3.Connection) -> bool:
-        return has_tables(database, self._version, self.file)
 
-
-def _connect(uri: str) -> sqlite3.Connection:
+def _open_file(uri: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 

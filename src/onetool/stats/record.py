@@ -19,8 +19,9 @@ from onetool.stats import details, rollup, spending
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE, VERSION, create_tables
+from onetool.util.atomic import replacing
 from onetool.util.background import Background, exclusive, is_unchanged, put_aside, remember_state
-from onetool.util.versioning import has_tables
+from onetool.util.versioning import check_tables
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -265,7 +266,7 @@ class Recorder(BufferedRecorder):
         super().__init__(str(file), enabled=enabled, **options)
         self.errors = (OSError, sqlite3.Error, ToolError, Damaged)
         self._file = file
-        self._is_prepared = False
+        self._is_checked = False
 
     def _write(self, records: list[Record]) -> None:
         with exclusive(self._file):
@@ -278,9 +279,11 @@ class Recorder(BufferedRecorder):
 
     def _insert(self, records: list[Record]) -> None:
         was_unchanged = is_unchanged(self._file)
-        self._file.touch(mode=0o600)
+        if not self._file.exists():
+            self._create()
+            was_unchanged = True
         with open_database(self._file) as database:
-            is_intact = self._prepare(database, was_unchanged=was_unchanged)
+            is_intact = self._check(database, was_unchanged=was_unchanged)
             database.execute("BEGIN IMMEDIATE")
             self._insert_records(database, records)
             database.execute("COMMIT")
@@ -288,21 +291,26 @@ class Recorder(BufferedRecorder):
         if is_intact:
             remember_state(self._file)
 
-    def _prepare(self, database: "Connection", *, was_unchanged: bool) -> bool:
-        """Create missing tables. Return whether the file is intact, False if that is unknown.
+    def _create(self) -> None:
+        """Create the file with its tables, in one step: a file without tables has lost them."""
+        with replacing(self._file) as temporary:
+            temporary.touch(mode=0o600)
+            with open_database(temporary) as database:
+                create_tables(database)
 
-        An existing file is checked once, unless it is as the last write left it: inserts alone do not detect damage.
+    def _check(self, database: "Connection", *, was_unchanged: bool) -> bool:
+        """Return whether the file is intact, False if that is unknown.
+
+        It is checked once, unless it is as the last write left it: inserts alone do not detect damage.
         """
         is_intact = was_unchanged
-        if not has_tables(database, VERSION, self._file):
-            create_tables(database)
-            is_intact = True
-        elif not was_unchanged and not self._is_prepared:
+        check_tables(database, VERSION, self._file)
+        if not was_unchanged and not self._is_checked:
             (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if result != "ok":
                 raise Damaged(result)
             is_intact = True
-        self._is_prepared = True
+        self._is_checked = True
         return is_intact
 
 
@@ -337,7 +345,9 @@ def _reading_file(file: Path) -> "Iterator[Connection]":
     try:
         with ExitStack() as stack:
             database = stack.enter_context(open_database(file)) if file.exists() else None
-            if database is None or not has_tables(database, VERSION, file):
+            if database is not None:
+                check_tables(database, VERSION, file)
+            else:
                 database = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
                 rollup.add_functions(database)
                 create_tables(database)

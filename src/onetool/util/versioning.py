@@ -34,18 +34,21 @@ def reject_newer(version: object, supported: int, what: object) -> None:
         raise NewerVersion(message, hint=UPGRADE, **place)
 
 
-def has_tables(database: "Connection", supported: int, file: Path) -> bool:
-    """Return whether a SQLite file has tables. Raise an error of SQLite if they have an unknown version."""
-    import sqlite3
-
-    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if tables == 0:
-        return False
+def check_tables(database: "Connection", supported: int, file: Path) -> None:
+    """Raise an error of SQLite if the file has no tables, or an unknown version."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables == version == 0:
+        raise _make_damage("it is empty")
     try:
         check_version(version, supported, file)
     except ValueError as error:
-        damage = sqlite3.DatabaseError(str(error))
-        damage.sqlite_errorcode = sqlite3.SQLITE_NOTADB
-        raise damage from None
-    return True
+        raise _make_damage(str(error)) from None
+
+
+def _make_damage(message: str) -> Exception:
+    import sqlite3
+
+    damage = sqlite3.DatabaseError(message)
+    damage.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+    return damage
