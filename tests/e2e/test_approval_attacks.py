@@ -526,12 +526,23 @@ def test_a_request_state_belongs_to_one_principal(tmp_path: Path) -> None:
         assert made == ["x"]
 
 
-def test_a_question_over_stdio_is_not_answered_over_http_after_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("token", "via", "more", "message"),
+    [
+        ("", None, {}, "answers of this client do not count"),
+        ("m" * 32, ["app", "ui"], {}, "approvals.via has no 'client'"),
+        ("m" * 32, ["client"], {"by": "token"}, "approvals.via has no 'client'"),
+    ],
+    ids=["not listed", "excluded", "answers need a token"],
+)
+def test_a_question_is_not_answered_after_a_restart_with_stricter_settings(
+    tmp_path: Path, token: str, via: list[str] | None, more: dict[str, Any], message: str
+) -> None:
     with serve_notes(tmp_path, ["client"]) as (server, _):
-        question = HttpClient(server).send()["result"]
-    with serve_notes(tmp_path) as (server, made):
-        result = HttpClient(server).send(**answer_all(question, "approve"))["result"]
-        assert "answers of this client do not count" in result["content"][0]["text"]
+        question = HttpClient(server, token).send()["result"]
+    with serve_notes(tmp_path, via, **more) as (server, made):
+        result = HttpClient(server, token).send(**answer_all(question, "approve"))["result"]
+        assert message in result["content"][0]["text"]
         assert made == []
 
 
