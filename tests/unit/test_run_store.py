@@ -27,7 +27,9 @@ from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolErr
 from onetool.runs.gate import Gate, digest_call, encode_arguments
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.runs.runs import DurableOutcome, Runs
-from onetool.state.run_store import RETENTION_SECONDS, RunQuota, RunStore
+from onetool.state.postgres_database import Database
+from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, RunQuota, RunStore, RunTables
+from onetool.state.sealed_rows import Leases, RunRows
 from onetool.state.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
 
@@ -48,7 +50,7 @@ def make_call(number: int = 1, state: CallState = CallState.PENDING, **facts: An
     return DurableCall(number, "gh.create_issue", f'{{"title":"{PRIVATE}"}}', f"key-{number}", 0, state, **facts)
 
 
-def put_run(store: RunStore, *calls: DurableCall, **facts: Any) -> str:
+def put_run(store: RunTables, *calls: DurableCall, **facts: Any) -> str:
     run_id = f"r_{next(NAMES):032x}"
     known = {"owner": store.owner, "expires": NOW + 60, "state": RunState.WAITING}
     store.put_run(DurableRunRecord(run_id, "default", f"code({PRIVATE!r})", **{**known, **facts}), calls)
@@ -470,21 +472,41 @@ def test_quotas_are_typed_errors_and_ended_runs_make_room(tmp_path: Path) -> Non
         assert store.get_run(first) is None
 
 
-def test_the_bytes_of_all_runs_are_limited_before_a_call_is_sent(tmp_path: Path) -> None:
+@pytest.fixture(params=["files", "postgres"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunTables]:
+    """Yield runs that may have a million bytes in all."""
+    quota = RunQuota(total_bytes=1_000_000)
+    if request.param == "files":
+        with closing(RunStore(tmp_path, quota=quota, clock=lambda: NOW)) as store:
+            yield store
+        return
+    with Database(request.getfixturevalue("postgres_url"), "11" * 32) as database:
+        yield RunRows(database, Leases(database, "this"), lambda: 0, quota=quota, clock=lambda: NOW)
+
+
+def test_the_bytes_of_all_runs_are_limited_before_a_call_is_sent(small: RunTables) -> None:
     large = "x" * 350_000
-    with closing(RunStore(tmp_path, quota=RunQuota(total_bytes=1_000_000), clock=lambda: NOW)) as store:
-        old = put_run(store, make_call(1, CallState.DONE, result=large), state=RunState.RUNNING)
-        store.set_state(old, RunState.DONE)
-        run = put_run(store, state=RunState.RUNNING)
-        store.write_calls(run, [make_call(number, CallState.DONE, result=large) for number in (1, 2)])
-        store.write_calls(run, [make_call(3, CallState.SENT)])
-        assert store.get_run(old) is None, "it made room"
-        store.write_calls(run, [make_call(number, CallState.DONE, result=large) for number in (4, 5)])
-        with pytest.raises(StorageError, match="the journal of runs is full"):
-            store.write_calls(run, [make_call(6, CallState.SENT)])
-        with pytest.raises(StorageError, match="1,000,000 bytes"):
-            put_run(store)
-        assert [call.number for call in store.list_calls(run)] == [1, 2, 3, 4, 5]
+    old = put_run(small, make_call(1, CallState.DONE, result=large), state=RunState.RUNNING)
+    small.set_state(old, RunState.DONE)
+    run = put_run(small, state=RunState.RUNNING)
+    small.write_calls(run, [make_call(number, CallState.DONE, result=large) for number in (1, 2)])
+    small.write_calls(run, [make_call(3, CallState.SENT)])
+    assert small.get_run(old) is None, "it made room"
+    small.write_calls(run, [make_call(number, CallState.DONE, result=large) for number in (4, 5)])
+    with pytest.raises(StorageError, match="the journal of runs is full"):
+        small.write_calls(run, [make_call(6, CallState.SENT)])
+    with pytest.raises(StorageError, match="1,000,000 bytes"):
+        put_run(small)
+    assert [call.number for call in small.list_calls(run)] == [1, 2, 3, 4, 5]
+
+
+def test_as_many_ended_runs_as_needed_make_room(small: RunTables) -> None:
+    for _ in range(2 * PRUNE_RUNS + 1):
+        small.set_state(put_run(small, state=RunState.RUNNING), RunState.DONE)
+    large = put_run(small, make_call(1, CallState.DONE, result="x" * 1_000_000), state=RunState.RUNNING)
+    small.set_state(large, RunState.DONE)
+    run = put_run(small, state=RunState.RUNNING)
+    assert [known.id for known in small.list_runs()] == [run]
 
 
 def test_a_run_whose_journal_is_full_sends_no_more_calls(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from onetool.util.text import pluralize, quote
 
 VERSION: Final = 1
 RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
-CHECK_SHARE: Final = 200  # by how much the maximum number may be exceeded, as a share of it
+CHECK_SHARE: Final = 200  # by how much each process may exceed a maximum, as a share of it
 PRUNE_RUNS: Final = 100  # the oldest ended runs, deleted when there are too many
 SCHEMA = """
 CREATE TABLE runs (
@@ -58,7 +58,7 @@ UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
 
 
 class RunQuota(NamedTuple):
-    """Maximum numbers of stored runs, and of bytes of a database in a file."""
+    """Maximum numbers of stored runs, and of their bytes."""
 
     waiting: int = 1_000
     waiting_per_agent: int = 200
@@ -100,6 +100,7 @@ class RunTables:
         self.owner, self._quota, self._clock = owners.own_id, quota, clock
         self._clock_watch = ClockWatch(clock)
         self._unchecked = 0  # new runs before their number is checked again
+        self._unchecked_bytes = 0  # to be written before the size is checked again
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -375,7 +376,9 @@ class RunTables:
         return grant
 
     def _seal(self, record: DurableRunRecord | DurableCall | Grant, about: str) -> bytes:
-        return self._database.sealer.seal(_encode(record), about.encode())
+        sealed = self._database.sealer.seal(_encode(record), about.encode())
+        self._unchecked_bytes -= len(sealed)
+        return sealed
 
     def _open(self, sealed: bytes, about: str) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(self._database.sealer.open(sealed, about.encode()))
@@ -456,12 +459,15 @@ class RunTables:
 
     def _check_bytes(self, database: Transaction) -> None:
         """Make room before a call is sent: the oldest runs that have ended are deleted first."""
-        for _ in range(2):
-            if database.execute(self._database.size_query).fetchone()[0] < self._quota.total_bytes:
-                return
-            _delete_runs(database, OLDEST, PRUNE_RUNS)
-        message = f"the journal of runs is full ({self._quota.total_bytes:,} bytes), and none of them has ended"
-        raise StorageError(message, hint="wait until runs have ended, or answer those that wait: `onetool approvals`")
+        if self._unchecked_bytes > 0:
+            return
+        limit = self._quota.total_bytes
+        while database.execute(self._database.size_query).fetchone()[0] >= limit:
+            if not _delete_runs(database, OLDEST, PRUNE_RUNS):
+                message = f"the journal of runs is full ({limit:,} bytes), and none of them has ended"
+                hint = "wait until runs have ended, or answer those that wait: `onetool approvals`"
+                raise StorageError(message, hint=hint)
+        self._unchecked_bytes = limit // CHECK_SHARE
 
     def _check_waiting(self, database: Transaction, agent: str) -> None:
         waiting = "SELECT count(*), count(*) FILTER (WHERE agent = ?) FROM runs WHERE state = ?"

@@ -25,7 +25,10 @@ class SealedRows:
 
     row_lock: ClassVar[str] = "FOR UPDATE"
     claim_lock: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
-    size_query: ClassVar[str] = "SELECT 0"  # the database has limits of its own
+    size_query: ClassVar[str] = (
+        "SELECT (SELECT coalesce(sum(octet_length(sealed)), 0) FROM runs) "
+        "+ (SELECT coalesce(sum(octet_length(sealed)), 0) FROM calls)"
+    )
 
     def __init__(
         self, database: Database, key: str, get_version: Callable[[], int], *, is_always_durable: bool = True
