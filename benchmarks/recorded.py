@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.lib import Row, WrongAnswer
 
 from onetool.stats import rollup
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord
 from onetool.stats.report import render_html
 from onetool.stats.summary import PERIODS, get_usage, summarize
@@ -32,18 +33,19 @@ def measure(rounds: int, calls: int = CALLS, days: float = DAYS) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="onetool-statistics-") as place:
         file = Path(place, "stats.db")
         fill(file, calls, days)
-        if summarize(file)["total_calls"] != calls:
+        database = StatisticsFile(file)
+        if summarize(database)["total_calls"] != calls:
             raise WrongAnswer("a summary that does not have all calls")
         many = f"of {calls:,} calls in {days:g} days"
         asked: dict[str, Callable[[], object]] = {
-            **{f"statistics {many}, {period}": partial(summarize, file, period) for period in (*PERIODS, "all")},
-            f"statistics {many}, all of a tool": partial(summarize, file, tool="pack.tool7"),
-            f"statistics {many}, month of an agent": partial(summarize, file, "month", agent="default"),
-            f"the report {many}": lambda: render_html(summarize(file)),
-            f"the usage of a tool {many}": partial(get_usage, file, "pack.tool7"),
+            **{f"statistics {many}, {period}": partial(summarize, database, period) for period in (*PERIODS, "all")},
+            f"statistics {many}, all of a tool": partial(summarize, database, tool="pack.tool7"),
+            f"statistics {many}, month of an agent": partial(summarize, database, "month", agent="default"),
+            f"the report {many}": lambda: render_html(summarize(database)),
+            f"the usage of a tool {many}": partial(get_usage, database, "pack.tool7"),
         }
         rows = [Row(what, [measure_cpu(ask) for _ in range(rounds)], target=MAX_MS) for what, ask in asked.items()]
-        recorder = Recorder(file, enabled=True)
+        recorder = Recorder(database)
         record(recorder)
         return [
             *rows,
@@ -79,7 +81,7 @@ def fill(file: Path, calls: int, days: float = DAYS) -> None:
         database.execute(f"INSERT INTO calls ({', '.join(CALL_COLUMNS)}) {numbers} SELECT {call} FROM n")
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {at}"
         database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
-        rollup.add(database, call=0, run=0)
+        rollup.add(database, 0, 0, time.time())
         database.execute("COMMIT")
 
 

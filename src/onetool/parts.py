@@ -18,7 +18,7 @@ from onetool.runner.runner import Runner
 from onetool.state.disabled_tools import Switches
 from onetool.state.opening import open_state
 from onetool.state.storage import DisabledToolStorage, MediaStorage, RemoteState, ResultStorage
-from onetool.state.stores import Stores, configure_values
+from onetool.state.stores import Stores
 from onetool.util.redact import Redactor
 
 
@@ -99,17 +99,16 @@ def make_state(
 
 
 def _open_stores(loaded: Loaded, old: State | None) -> Stores:
-    directory, settings = loaded.directories.data, loaded.settings.stats
+    directory = loaded.directories.data
     is_same = old is not None and old.loaded.settings.store == loaded.settings.store
     if old is None or not is_same or old.stores.directory != directory:
         scope = str(loaded.directories.working_dir)
         private = loaded.directories.private
-        stores = Stores.open(directory, private, settings, remote=_open_remote(loaded), scope=scope)
-        configure_values(stores.recorder, loaded.settings.runs)
-        return stores
-    old.stores.recorder.enabled, old.stores.recorder.keep_days = settings.enabled, settings.keep_days
-    configure_values(old.stores.recorder, loaded.settings.runs)
-    return old.stores
+        stores = Stores.open(directory, private, remote=_open_remote(loaded), scope=scope)
+    else:
+        stores = old.stores
+    stores.recorder.configure(loaded.settings.stats, loaded.settings.runs)
+    return stores
 
 
 def _open_remote(loaded: Loaded) -> RemoteState | None:

@@ -57,14 +57,13 @@ from onetool.state.storage import (
     RunStorage,
     SavedSnippetStorage,
     SessionStorage,
-    ShapeStorage,
-    StatisticsStorage,
     TokenUsageStorage,
     ToolListStorage,
     TrustStorage,
 )
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder
-from onetool.stats.shapes import ShapeFile
+from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
 
 HOUR = 3600.0
@@ -132,30 +131,23 @@ class SessionKind(BaseKind):
         self.store.close()
 
 
-class CountedStatistics(NamedTuple):
-    """Statistics with a function that returns the number of calls of a tool."""
-
-    store: StatisticsStorage
-    count: Callable[[str], int]
-
-
 class Statistics(BaseKind):
-    store: CountedStatistics
+    store: Recorder
 
     def write(self, key: str) -> str:
-        self.store.store.add(CallRecord(key, "default", "s", "", 0.1, None, 7))
-        self.store.store.flush()
-        return raise_problem(self.store.store.problem, key)
+        self.store.add(CallRecord(key, "default", "s", "", 0.1, None, 7))
+        self.store.flush()
+        return raise_problem(self.store.problem, key)
 
     def read(self, name: str) -> bool:
-        return is_complete(self.store.count(name) or None, 1)
+        return is_complete(summarize(self.store.database, tool=name)["total_calls"] or None, 1)
 
     def close(self) -> None:
-        self.store.store.close()
+        self.store.close()
 
 
 class ShapeKind(BaseKind):
-    store: ShapeStorage
+    store: Shapes
 
     def write(self, key: str) -> str:
         self.store.learn(key, {"number": 1, "text": CONTENT})
@@ -455,9 +447,8 @@ CACHES = {"tool lists"}  # caches continue without what cannot be written
 # --- the backends --------------------------------------------------------------------------------------------------
 
 
-def statistics_file(directory: Path) -> CountedStatistics:
-    file = directory / "stats" / "stats.db"
-    return CountedStatistics(Recorder(file, enabled=True), lambda tool: int(summarize(file, tool=tool)["total_calls"]))
+def open_statistics(directory: Path) -> StatisticsFile:
+    return StatisticsFile(directory / "stats" / "stats.db")
 
 
 def audit_file(directory: Path) -> AppendOnlyLog:
@@ -479,8 +470,8 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "results": lambda directory: ResultStore(directory / "tmp", HOUR, 3),
     "sessions": SessionStore,
     "media": lambda directory: Media(directory / "tmp", HOUR),
-    "statistics": statistics_file,
-    "shapes": lambda directory: ShapeFile(directory / "stats" / "shapes.json"),
+    "statistics": lambda directory: Recorder(open_statistics(directory)),
+    "shapes": lambda directory: Shapes(open_statistics(directory)),
     "audit": audit_file,
     "switches": Switches,
     "pins": lambda directory: Pins(directory / "pins.json"),
@@ -506,10 +497,6 @@ def open_postgres(directory: Path) -> PostgresState:
     return PostgresState(url, POSTGRES_KEY, directory / f"cache-{os.getpid()}")
 
 
-def statistics_rows(state: PostgresState) -> CountedStatistics:
-    return CountedStatistics(state.recorder, lambda tool: int(summarize(state.recorder, tool=tool)["total_calls"]))
-
-
 def audit_rows(state: PostgresState) -> AppendOnlyLog:
     rows = "SELECT record FROM audit ORDER BY id"
     return AppendOnlyLog(state.audit(str), lambda: (json.loads(record) for (record,) in state.database.select(rows)))
@@ -524,7 +511,7 @@ POSTGRES: dict[str, Callable[[PostgresState], Any]] = {
     "results": lambda state: state.results(Output(), "/work"),
     "media": lambda state: state.media(Output(), "/work"),
     "sessions": lambda state: state.sessions,
-    "statistics": statistics_rows,
+    "statistics": lambda state: state.recorder,
     "shapes": lambda state: state.shapes,
     "audit": audit_rows,
     "switches": lambda state: state.disabled_tools,

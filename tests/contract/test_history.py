@@ -9,6 +9,7 @@ from tests.contract.storage_kinds import open_postgres
 
 from onetool.audit import AuditLog
 from onetool.audit_records import AuditFilter
+from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.history import (
     Position,
@@ -19,7 +20,7 @@ from onetool.stats.history import (
     list_page,
     list_spending,
 )
-from onetool.stats.record import BufferedRecorder, CallRecord, Recorder, RunRecord, StatisticsSource
+from onetool.stats.record import CallRecord, Recorder, RunRecord
 from onetool.util.redact import Redactor
 
 NOW = 1_800_000_000.0  # January 2027
@@ -28,11 +29,11 @@ REDACT = Redactor([SECRET]).redact_prefix
 
 
 class History:
-    """A recorder with a clock, and the source that reports read."""
+    """A recorder with a clock, and the database that reports read."""
 
-    def __init__(self, recorder: BufferedRecorder, source: Path | StatisticsSource) -> None:
-        self.recorder, self.source = recorder, source
-        recorder._clock = lambda: NOW
+    def __init__(self, database: StatisticsDatabase) -> None:
+        self.database = database
+        self.recorder = Recorder(database, clock=lambda: NOW)
 
     def add_run(self, name: str, number: int, **fields: object) -> None:
         known = {"agent": "default", "seconds": 0.5, "error_type": None, "command": f"code of {name}", "actor": ""}
@@ -43,7 +44,7 @@ class History:
         """Return the names of all runs of a list, page by page."""
         found, position = list[str](), None
         while True:
-            page = list_page(self.source, RunFilter(**filters), position, size)  # type: ignore[arg-type]
+            page = list_page(self.database, RunFilter(**filters), position, size)  # type: ignore[arg-type]
             found += [run.run_id for run in page.runs]
             if (position := page.next) is None:
                 return found
@@ -52,15 +53,13 @@ class History:
 @pytest.fixture(params=["files", "postgres"])
 def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[History]:
     if request.param == "files":
-        file = tmp_path / "stats.db"
-        recorder: BufferedRecorder = Recorder(file, enabled=True)
-        yield History(recorder, file)
+        database: StatisticsDatabase = StatisticsFile(tmp_path / "stats.db")
     else:
         (tmp_path / "database").write_text(request.getfixturevalue("postgres_url"))
-        state = open_postgres(tmp_path)
-        recorder = state.recorder
-        yield History(state.recorder, state.recorder)
-    recorder.close()
+        database = open_postgres(tmp_path).recorder.database
+    history = History(database)
+    yield history
+    history.recorder.close()
 
 
 def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
@@ -92,8 +91,8 @@ def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
     assert history.names(text="CODE of run1") == everything[10:20]
     assert history.names(text="100%_!") == []
     assert history.names(since=NOW - 4, until=NOW - 1) == everything[2:5]
-    assert list_page(history.source, RunFilter(), Position(NOW - 23, "run23")).runs[0].run_id == "run24"
-    exported = [found.run.run_id for batch in iter_runs(history.source, RunFilter(agent="bob")) for found in batch]
+    assert list_page(history.database, RunFilter(), Position(NOW - 23, "run23")).runs[0].run_id == "run24"
+    exported = [found.run.run_id for batch in iter_runs(history.database, RunFilter(agent="bob")) for found in batch]
     assert exported == everything[::2]
 
 
@@ -107,26 +106,27 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
         recorder.add(DetailRecord(name, 7, REDACT, **texts, at=at))
         recorder.add(DetailRecord(name, 0, REDACT, printed=f"a\0b {SECRET}", result="\ud800", at=at))
     recorder.flush()
-    found = find_run(history.source, "new", "default", "")
+    found = find_run(history.database, "new", "default", "")
     assert found is not None
     assert (found.run.directory, found.run.cost, found.calls[0].call_id) == ("/work", 0.5, 7)
     assert json.loads(found.values[7].arguments or "") == {"key": "[REDACTED]"}
     assert len(found.values[7].error or "") < 66_000
     assert found.values[0].printed == "ab [REDACTED]"
     assert found.values[0].result == "\\ud800"
-    assert find_run(history.source, "new", "default", "token other") is None
-    old = find_run(history.source, "old")
+    assert find_run(history.database, "new", "default", "token other") is None
+    old = find_run(history.database, "old")
     assert old is not None
     assert (old.run.command, dict(old.values)) == ("code of old", {})  # the run itself is kept longer
-    recorder.max_value_bytes, recorder._values_checked = 60_000, 0.0
+    recorder.max_value_bytes = 60_000
+    recorder._sweep.repeat()
     history.add_run("next", 0)
     recorder.add(DetailRecord("next", 0, REDACT, printed="small", at=NOW))
     recorder.flush()
-    assert [len(found.values) for batch in iter_runs(history.source, RunFilter()) for found in batch] == [1, 0, 0]
+    assert [len(found.values) for batch in iter_runs(history.database, RunFilter()) for found in batch] == [1, 0, 0]
     recorder.keeps_values = False
     recorder.add(DetailRecord("next", 1, REDACT, printed="not kept", at=NOW))
     recorder.flush()
-    assert len(find_run(history.source, "next").values) == 1  # type: ignore[union-attr]
+    assert len(find_run(history.database, "next").values) == 1  # type: ignore[union-attr]
 
 
 def test_spending_and_failures_are_summed(history: History) -> None:
@@ -138,14 +138,14 @@ def test_spending_and_failures_are_summed(history: History) -> None:
         history.recorder.add(FailureRecord(*fields, REDACT, NOW - at))
     history.add_run("local", 5)
     history.recorder.flush()
-    first, second, third = list_spending(history.source)
+    first, second, third = list_spending(history.database)
     assert first[:9] == ("2027-01", "token laptop", "default", 2, 4, 2, 20, 60, 0.5)
     assert (second.actor, second.calls, third.month, third.runs) == ("", 1, "2026-12", 1)
-    assert [row.calls for row in list_spending(history.source, "2027-01", "token laptop")] == [4]
-    (group,) = list_failures(history.source)
+    assert [row.calls for row in list_spending(history.database, "2027-01", "token laptop")] == [4]
+    (group,) = list_failures(history.database)
     assert (group.name, group.error_type, group.total, group.last) == ("p.tool", "timeout", 3, NOW - 40 * 86_400 - 2)
     assert (group.message, group.run_id) == ("no answer of [REDACTED] in 2 ms", "run2")
-    assert list_failures(history.source, "default", "token other") == []
+    assert list_failures(history.database, "default", "token other") == []
 
 
 @pytest.fixture(params=["files", "postgres"])

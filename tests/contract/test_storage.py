@@ -153,7 +153,7 @@ VERSIONED = {
     "statistics": change_user_version("stats/stats.db"),
     "runs": change_user_version("runs/runs.db"),
     "sessions": change_user_version("runs/sessions.db"),
-    "shapes": change_json_version("stats/shapes.json"),
+    "shapes": change_user_version("stats/stats.db"),
     "switches": change_json_version("switches.json"),
     "pins": change_json_version("pins.json"),
     "credentials": change_json_version("credentials/*.json"),

@@ -306,7 +306,7 @@ def test_runs_succeed_if_the_statistics_file_is_truncated() -> None:
         file.write_bytes(left)
         assert app.value("machine.now()")
         assert eventually(lambda: "were reset" in app.value("ot.health()"))
-        assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 1
+        assert eventually(lambda: app.data("ot.stats(tool='machine.now')")["total_calls"] == 1)
         assert [stored.read_bytes()[: len(left)] for stored in file.parent.glob("*.damaged-*[0-9Z]")] == [left]
 
 
@@ -321,10 +321,10 @@ def test_the_server_works_if_a_data_directory_is_a_file(tmp_path: Path, name: st
     assert (tmp_path / ".onetool" / name).read_text("utf-8") == "kept"
 
 
-@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"machine.disk": 5}'])
-def test_invalid_shapes_are_ignored(content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000])
+def test_shapes_in_a_damaged_file_are_ignored(content: bytes) -> None:
     with open_app() as app:
-        file = app.onetool.directories.data / "stats" / "shapes.json"
+        file = app.onetool.directories.data / "stats" / "stats.db"
         file.parent.mkdir()
         file.write_bytes(content)
         assert "machine.disk" in app.value("ot.help('machine.disk')")

@@ -622,7 +622,7 @@ CASES = [
             "rm ",
             fix=apply_hint,
         )
-        for name in ("stats/shapes.json", "switches.json", "pins.json", "trust.json")
+        for name in ("switches.json", "pins.json", "trust.json")
     ),
     Case(
         "a file instead of the results directory",

@@ -119,7 +119,7 @@ def test_every_session_is_counted_once_for_its_agent(server: Published) -> None:
 
     def count_sessions(agent: str) -> int:
         server.onetool.stores.recorder.flush()
-        return summarize(server.onetool.stores.statistics, agent=agent)["savings"]["sessions"]
+        return summarize(server.onetool.stores.recorder.database, agent=agent)["savings"]["sessions"]
 
     assert eventually(lambda: (count_sessions("ada"), count_sessions("bob")) == (2, 2))
     assert count_sessions("default") == 0

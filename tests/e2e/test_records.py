@@ -352,12 +352,12 @@ def read_members(file: Path) -> dict[str, str]:
 
 def test_the_doctor_makes_safe_fixes(tmp_path: Path) -> None:
     configure(tmp_path, "projects: {reports: missing}\n")
-    shapes = tmp_path / ".onetool" / "stats" / "shapes.json"
-    shapes.parent.mkdir()
-    shapes.write_text("{broken", encoding="utf-8")
+    statistics = tmp_path / ".onetool" / "stats" / "stats.db"
+    statistics.parent.mkdir()
+    statistics.write_text("broken", encoding="utf-8")
     assert "onetool doctor --fix" in run_cli(tmp_path, "doctor").stdout
     fixed = run_cli(tmp_path, "doctor", "--fix")
     assert f"fixed: created {tmp_path / 'missing'}" in fixed.stdout
     assert (tmp_path / "missing").is_dir()
-    assert [path.name.startswith("shapes.json.damaged-") for path in shapes.parent.glob("shapes*")].count(True) == 1
+    assert len(list(statistics.parent.glob("stats.db.damaged-*"))) == 1
     assert "missing" not in run_cli(tmp_path, "doctor").stdout

@@ -24,6 +24,7 @@ from tests.support import (
     run_cli,
 )
 
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord
 from onetool.stats.summary import summarize
 
@@ -52,7 +53,8 @@ def count_calls(summary: dict[str, Any]) -> dict[str, int]:
 
 def record_calls(home: Path, *calls: tuple[str, float], error: str | None = None) -> None:
     """Record past calls: a name and an age in seconds."""
-    recorder, now = Recorder(stats_file(home), enabled=True), time.time()
+    recorder = Recorder(StatisticsFile(stats_file(home)))
+    now = time.time()
     for number, (name, ago) in enumerate(calls):
         run_id = f"{number} at {now}"
         recorder.add(CallRecord(name, "default", "s", run_id, 0.002, error, 10, now - ago))
@@ -150,7 +152,9 @@ def test_disabled_statistics_are_neither_recorded_nor_shown(tmp_path: Path) -> N
     done = run_cli(tmp_path, "stats")
     assert (done.returncode, done.stdout) == (1, "")
     assert "set `stats: {enabled: true}` in onetool.yaml" in done.stderr
-    assert not stats_file(tmp_path).exists()
+    with closing(sqlite3.connect(stats_file(tmp_path))) as database:  # has the shapes of results
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert [table for table in tables - {"shapes"} if database.execute(f"SELECT 1 FROM {table}").fetchone()] == []
 
 
 # --- damaged files, concurrent and killed processes ------------------------------------------------------------------
@@ -206,7 +210,7 @@ def test_a_killed_server_loses_only_unwritten_counts(tmp_path: Path) -> None:
     record_calls(tmp_path, ("past.tool", 60))
     with RawClient(tmp_path) as wire:
         wire.run("for _ in range(7):\n    machine.now()")
-        assert eventually(lambda: summarize(stats_file(tmp_path))["total_calls"] == 8)
+        assert eventually(lambda: summarize(StatisticsFile(stats_file(tmp_path)))["total_calls"] == 8)
         wire.run("for _ in range(5):\n    machine.now()")
         os.kill(wire.process.pid, signal.SIGKILL)
     counts = count_calls(read_stats(tmp_path))
@@ -261,7 +265,7 @@ def test_the_savings_of_a_session_follow_the_formula(tmp_path: Path) -> None:
         )
         assert get_texts(client.run(THREE_CALLS)) == ["3"]
         client.run(ONE_CALL)  # the run returns the result of the call, so it saves nothing
-        assert eventually(lambda: summarize(stats_file(tmp_path))["savings"]["sessions"] == 1)
+        assert eventually(lambda: summarize(StatisticsFile(stats_file(tmp_path)))["savings"]["sessions"] == 1)
     first, second, third = measure_results()
     result_tokens = first + second + third - estimate_tokens("3")
     whole = read_stats(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.ui_support import SWITCHES, find_browser
 
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
 from onetool.stats.report import render_html
 from onetool.stats.summary import summarize
@@ -37,8 +38,8 @@ def browse(tmp_path: Path) -> Browser:
 
 
 def make_page(directory: Path, tools: list[str]) -> str:
-    file = directory / "stats.db"
-    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    statistics = StatisticsFile(directory / "stats.db")
+    recorder = Recorder(statistics, clock=lambda: NOW)
     recorder.add(SessionRecord("s", "default", dict.fromkeys(tools, 200), 300))
     for number, name in enumerate(tools):
         for call in range(len(tools) - number):
@@ -47,7 +48,7 @@ def make_page(directory: Path, tools: list[str]) -> str:
             recorder.add(CallRecord(name, "default", "s", "r", 0.05 * call, failure, 100, at))
     recorder.add(RunRecord("r", "default", "s", 2.0, None, len(tools), 50, 100 * len(tools)))
     recorder.close()
-    return render_html(summarize(file, now=NOW))
+    return render_html(summarize(statistics, now=NOW))
 
 
 def take_screenshot(browse: Browser, page: str, file: Path, *flags: str) -> tuple[bytes, int]:
@@ -127,7 +128,7 @@ def test_the_report_fits_the_width_of_a_phone(browse: Browser, tmp_path: Path, c
 
 
 def test_an_empty_report_is_rendered(browse: Browser, tmp_path: Path) -> None:
-    page = render_html(summarize(tmp_path / "none.db", now=NOW))
+    page = render_html(summarize(StatisticsFile(tmp_path / "none.db"), now=NOW))
     _, lines = take_screenshot(browse, page, tmp_path / "empty.png")
     assert lines > 100
     assert "<h2>No calls</h2>" in browse(page, "--dump-dom")

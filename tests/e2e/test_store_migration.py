@@ -34,11 +34,11 @@ from onetool.state.storage import (
     ResultStorage,
     SavedSnippetStorage,
     SessionStorage,
-    ShapeStorage,
     TokenUsageStorage,
 )
-from onetool.stats.record import CallRecord, Recorder, RunRecord, StatisticsSource, UseRecord
-from onetool.stats.shapes import ShapeFile
+from onetool.stats.database import StatisticsDatabase, StatisticsFile
+from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
+from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
 
 SETTINGS = """\
@@ -73,9 +73,10 @@ def fill(data: Path) -> dict[str, Any]:
     Pins(data / "pins.json").update("server", lambda _: {"tool": {"description": "x"}})
     TokenUsageFile(data / "stats" / "llm.json").update("2026-01-02", lambda _: 7)
     NoticeFiles(data).append("notes.yaml", b"---\nmessage: 1\n")
-    with closing(ShapeFile(data / "stats" / "shapes.json")) as shapes:
+    statistics = StatisticsFile(data / "stats" / "stats.db")
+    with closing(Shapes(statistics)) as shapes:
         shapes.learn("t", {"number": 1})
-    with closing(Recorder(data / "stats" / "stats.db", enabled=True)) as recorder:
+    with closing(Recorder(statistics)) as recorder:
         for number in range(5):
             recorder.add(CallRecord("p.t", "default", "s", f"r{number}", 0.1, None, 7))
             recorder.add(RunRecord(f"r{number}", "default", "s", 0.1, None, 1, 2, 7))
@@ -98,8 +99,8 @@ class Stores:
     credentials: CredentialStorage
     snippets: SavedSnippetStorage
     token_usage: TokenUsageStorage
-    shapes: ShapeStorage
-    statistics: Path | StatisticsSource
+    shapes: Shapes
+    statistics: StatisticsDatabase
     notices: bytes
 
 
@@ -116,8 +117,8 @@ def open_files(data: Path) -> Iterator[Stores]:
             credentials=CredentialStore(data / "credentials"),
             snippets=SavedSnippetFile(data),
             token_usage=TokenUsageFile(data / "stats" / "llm.json"),
-            shapes=ShapeFile(data / "stats" / "shapes.json"),
-            statistics=data / "stats" / "stats.db",
+            shapes=Shapes(StatisticsFile(data / "stats" / "stats.db")),
+            statistics=StatisticsFile(data / "stats" / "stats.db"),
             notices=(data / "notes.yaml").read_bytes(),
         )
 
@@ -134,7 +135,7 @@ def open_rows(state: PostgresState, work: Path) -> Stores:
         snippets=state.snippets,
         token_usage=state.token_usage,
         shapes=state.shapes,
-        statistics=state.recorder,
+        statistics=state.recorder.database,
         notices=state.notices(1 << 20).read("notes.yaml"),
     )
 

@@ -22,7 +22,6 @@ from tests.support import PROGRAM, configure, environment, run_cli
 from onetool.errors import ToolError
 from onetool.results.blobs import Media
 from onetool.state.disabled_tools import Switches
-from onetool.stats.shapes import ShapeFile
 
 pytestmark = pytest.mark.slow
 NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports 1\)")
@@ -310,24 +309,6 @@ def test_runs_work_despite_a_file_of_a_newer_version(tmp_path: Path, name: str) 
 
 
 # --- files that no command shows -----------------------------------------------------------------------------------
-
-
-def learn_shapes(file: Path, *values: object) -> ShapeFile:
-    shapes = ShapeFile(file)
-    for value in values:
-        shapes.learn("a.b", value)
-    shapes.flush()
-    return shapes
-
-
-def test_shapes_without_a_version_are_put_aside(tmp_path: Path) -> None:
-    file = tmp_path / "shapes.json"
-    learn_shapes(file, {"old": 1}).close()
-    remove_version(file)
-    before = file.read_bytes()
-    with closing(learn_shapes(file, {"new": 1})) as shapes:
-        assert shapes.text("a.b") == "{new: int}"
-    assert before in [kept.read_bytes() for kept in tmp_path.iterdir()]
 
 
 def test_media_without_a_version_are_rejected(tmp_path: Path) -> None:

@@ -9,14 +9,17 @@ import pytest
 from tests.bundles_support import START, bundle_directory, new_bundle, open_store, tool_body
 
 from onetool.bundles.usage import UsageCounts
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder, UseRecord
 
 COUNT = """
 import sys
 from pathlib import Path
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder, UseRecord
 
-recorder = Recorder(Path(sys.argv[1]), enabled=False)
+recorder = Recorder(StatisticsFile(Path(sys.argv[1])))
+recorder.enabled = False
 for number in range(int(sys.argv[3])):
     recorder.add(UseRecord("a" if number % 2 else "b", float(sys.argv[2]) + number))
     if number % 50 == 0:
@@ -26,7 +29,8 @@ recorder.close()
 
 
 def count_uses(file: Path, *uses: UseRecord) -> None:
-    recorder = Recorder(file, enabled=False)
+    recorder = Recorder(StatisticsFile(file))
+    recorder.enabled = False
     for use in uses:
         recorder.add(use)
     recorder.close()
@@ -40,7 +44,7 @@ def test_counts_of_four_processes_add_up_exactly(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COUNT, str(file), str(START.timestamp()), "400"]
     processes = [subprocess.Popen(command) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0] * 4
-    found = UsageCounts(file).of(["a", "b", "c"])
+    found = UsageCounts(StatisticsFile(file)).of(["a", "b", "c"])
     assert {tool: usage.calls for tool, usage in found.items()} == {"a": 800, "b": 800}
     assert found["a"].last == "2026-11-15T12:06:39.000000Z"
 
@@ -49,13 +53,13 @@ def test_the_latest_call_is_recorded_in_any_order(tmp_path: Path) -> None:
     file = tmp_path / "stats.db"
     for minutes in (3, 9, 1):
         count_uses(file, UseRecord("a", (START + timedelta(minutes=minutes)).timestamp()))
-    assert UsageCounts(file).of(["a"])["a"] == (3, "2026-11-15T12:09:00.000000Z")
+    assert UsageCounts(StatisticsFile(file)).of(["a"])["a"] == (3, "2026-11-15T12:09:00.000000Z")
 
 
 def test_a_damaged_file_is_reported_and_has_no_counts(tmp_path: Path) -> None:
     file = tmp_path / "stats.db"
     file.write_bytes(b"no database at all" * 500)
-    counts = UsageCounts(file)
+    counts = UsageCounts(StatisticsFile(file))
     assert counts.of(["a"]) == {}
     assert "cannot read" in str(counts.problem)
 

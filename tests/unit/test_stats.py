@@ -25,6 +25,7 @@ from onetool.config.model import Settings
 from onetool.errors import ToolError
 from onetool.paths import Directories
 from onetool.stats import rollup
+from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.history import RunFilter, find_run, list_page
 from onetool.stats.record import (
     MAX_PENDING,
@@ -33,7 +34,7 @@ from onetool.stats.record import (
     Recorder,
     RunRecord,
     SessionRecord,
-    StatisticsSource,
+    UseRecord,
 )
 from onetool.stats.report import render_html
 from onetool.stats.rollup import DAY, HOUR
@@ -50,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorder(file: Path) -> Iterator[Recorder]:
-    made = Recorder(file, enabled=True, clock=lambda: NOW)
+    made = Recorder(StatisticsFile(file), clock=lambda: NOW)
     yield made
     made.close()
 
@@ -104,9 +105,9 @@ def test_records_are_in_the_file_after_a_flush(recorder: Recorder, file: Path) -
 
 @pytest.mark.slow
 def test_records_are_written_without_a_flush(file: Path) -> None:
-    recorder = Recorder(file, enabled=True)
+    recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
-    while not summarize(file)["total_calls"]:
+    while not summarize(StatisticsFile(file))["total_calls"]:
         time.sleep(0.05)
     assert count_rows(file) == 1
     recorder.close()
@@ -153,7 +154,8 @@ def test_a_failed_write_is_retried_without_new_records() -> None:
 
 
 def test_nothing_is_recorded_when_statistics_are_disabled(file: Path) -> None:
-    recorder = Recorder(file, enabled=False)
+    recorder = Recorder(StatisticsFile(file))
+    recorder.enabled = False
     recorder.add(make_call())
     recorder.flush()
     recorder.close()
@@ -162,7 +164,7 @@ def test_nothing_is_recorded_when_statistics_are_disabled(file: Path) -> None:
 
 def test_an_idle_recorder_has_no_thread_and_a_busy_one_sleeps(file: Path) -> None:
     before = threading.active_count()
-    recorder = Recorder(file, enabled=True)
+    recorder = Recorder(StatisticsFile(file))
     assert threading.active_count() == before
     recorder.add(make_call())
     assert threading.active_count() == before + 1
@@ -175,9 +177,9 @@ def test_hostile_names_are_truncated(recorder: Recorder, file: Path) -> None:
         recorder.add(make_call(name))
     recorder.flush()
     assert recorder.problem is None
-    names = {entry["name"] for entry in summarize(file)["tools"]}
-    assert names == {"\\ud800", "x" * 200, "'; DROP TABLE calls; --", "nul\0nul", ""}
-    assert summarize(file, tool="\ud800")["total_calls"] == 1
+    names = {entry["name"] for entry in summarize(StatisticsFile(file))["tools"]}
+    assert names == {"\\ud800", "x" * 200, "'; DROP TABLE calls; --", "nulnul", ""}
+    assert summarize(StatisticsFile(file), tool="\ud800")["total_calls"] == 1
 
 
 def test_threads_record_concurrently(recorder: Recorder, file: Path) -> None:
@@ -198,8 +200,9 @@ def test_threads_record_concurrently(recorder: Recorder, file: Path) -> None:
 WRITER = """if True:
     import sys, time
     from pathlib import Path
+    from onetool.stats.database import StatisticsFile
     from onetool.stats.record import CallRecord, Recorder
-    recorder = Recorder(Path(sys.argv[1]), enabled=True)
+    recorder = Recorder(StatisticsFile(Path(sys.argv[1])))
     for number in range(int(sys.argv[2])):
         recorder.add(CallRecord("a.b", "default", sys.argv[3], "", 0.1, None, number))
         if number % 100 == 0:
@@ -214,7 +217,7 @@ def test_records_of_concurrent_processes_are_all_counted(file: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(file), "2000"]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(3)]
     while any(process.poll() is None for process in processes):
-        summarize(file)  # a reader never blocks writers
+        summarize(StatisticsFile(file))  # a reader never blocks writers
         time.sleep(0.02)
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert count_rows(file) == 6000
@@ -225,7 +228,7 @@ def test_records_of_concurrent_processes_are_all_counted(file: Path) -> None:
 
 
 def fill_file(file: Path, calls: int = 2000) -> bytes:
-    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    recorder = Recorder(StatisticsFile(file), clock=lambda: NOW)
     for number in range(calls):
         recorder.add(make_call(f"pack.tool{number % 50}"))
     recorder.close()
@@ -240,14 +243,14 @@ def test_a_truncated_file_is_kept_and_a_new_one_is_created(file: Path, part: flo
     file.write_bytes(cut)
     # A summary reads only the pages that it needs.
     with pytest.raises(ToolError, match="damaged") if part <= 0.5 else contextlib.suppress(ToolError):
-        summarize(file)
-    recorder = Recorder(file, enabled=True, clock=lambda: 0.0)
+        summarize(StatisticsFile(file))
+    recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
     recorder.close()
-    kept = file.with_name("stats.db.damaged-19700101T000000Z")
+    (kept,) = file.parent.glob("stats.db.damaged-*")
     assert kept.read_bytes() == cut
     assert str(kept) in str(recorder.problem)
-    assert summarize(file)["total_calls"] == 1
+    assert summarize(StatisticsFile(file))["total_calls"] == 1
 
 
 def test_truncation_of_an_open_file_loses_no_new_records(file: Path, recorder: Recorder) -> None:
@@ -269,7 +272,7 @@ def test_damage_in_the_middle_is_detected_at_the_next_start(file: Path) -> None:
     middle = len(whole) // 2 // 4096 * 4096
     file.write_bytes(whole[:middle] + b"\xff" * 8192 + whole[middle + 8192 :])
     os.utime(file, (time.time() + 1, time.time() + 1))  # later, even if the clock of the disk is coarse
-    recorder = Recorder(file, enabled=True)
+    recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
     recorder.close()
     assert "damaged" in str(recorder.problem)
@@ -288,7 +291,7 @@ def test_only_a_file_that_changed_since_the_last_write_is_checked(file: Path, *,
     loaded = Loaded(Settings(), {}, (), (), Directories(working_dir=home, user=home))
     assert len(stored_files.problems(loaded, seconds=60.0)) == is_changed
     assert len(stored_files.problems(loaded)) == 1  # `onetool doctor` always checks
-    recorder = Recorder(file, enabled=True)
+    recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
     recorder.close()
     assert (recorder.problem is not None) == is_changed
@@ -297,7 +300,7 @@ def test_only_a_file_that_changed_since_the_last_write_is_checked(file: Path, *,
 def test_a_file_that_is_not_a_database_is_kept(file: Path) -> None:
     file.parent.mkdir()
     file.write_bytes(b"dear diary\n" * 1000)
-    recorder = Recorder(file, enabled=True)
+    recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
     recorder.close()
     (kept,) = file.parent.glob("stats.db.damaged-*")
@@ -318,7 +321,7 @@ def test_processes_that_detect_damage_concurrently_create_one_new_file(file: Pat
 
 def test_an_unwritable_directory_is_a_problem_and_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
-    recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
+    recorder = Recorder(StatisticsFile(tmp_path / "file" / "stats.db"))
     recorder.add(make_call())
     recorder.flush()
     assert "cannot write" in str(recorder.problem)
@@ -332,7 +335,7 @@ def test_an_unwritable_directory_is_a_problem_and_not_an_error(tmp_path: Path) -
 @pytest.mark.slow
 def test_pending_records_are_bounded_while_the_file_is_unwritable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder", encoding="utf-8")
-    recorder = Recorder(tmp_path / "file" / "stats.db", enabled=True)
+    recorder = Recorder(StatisticsFile(tmp_path / "file" / "stats.db"))
     for _ in range(MAX_PENDING + 500):
         recorder.add(make_call())
     recorder.flush()
@@ -343,9 +346,10 @@ def test_pending_records_are_bounded_while_the_file_is_unwritable(tmp_path: Path
 FULL_DISK = """if True:
     import resource, sys
     from pathlib import Path
+    from onetool.stats.database import StatisticsFile
     from onetool.stats.record import CallRecord, Recorder
     file = Path(sys.argv[1])
-    recorder = Recorder(file, enabled=True)
+    recorder = Recorder(StatisticsFile(file))
     recorder.add(CallRecord("a.b", "default", "s", "", 0.1, None, 0))
     recorder.flush()
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 8192, resource.RLIM_INFINITY))
@@ -380,10 +384,12 @@ def insert_rows(file: Path, count: int, names: int = 20) -> None:
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         call = f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10, {NOW} - {count} + i"
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"
-        before = database.execute("SELECT (SELECT max(rowid) FROM calls), (SELECT count(*) FROM runs)").fetchone()
+        last_call, last_run = database.execute(
+            "SELECT (SELECT max(rowid) FROM calls), (SELECT count(*) FROM runs)"
+        ).fetchone()
         database.execute(f"INSERT INTO calls ({', '.join(CallRecord._fields[:8])}) {numbers} SELECT {call} FROM n")
         database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
-        rollup.add(database, *before)
+        rollup.add(database, last_call, last_run, NOW)
         database.commit()
 
 
@@ -398,16 +404,29 @@ def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder)
 
 @pytest.mark.slow
 def test_the_oldest_calls_above_the_limit_are_deleted(file: Path) -> None:
-    recorder = Recorder(file, enabled=True, max_rows=dict.fromkeys(MAX_ROWS, 10_000), clock=lambda: NOW)
-    recorder.add(make_call())
-    recorder.flush()
+    fill_file(file, 1)
     insert_rows(file, 30_000)
-    for _ in range(20):  # each write continues where the previous one stopped
+    recorder = Recorder(StatisticsFile(file), max_rows=dict.fromkeys(MAX_ROWS, 10_000), clock=lambda: NOW)
+    for _ in range(20):
         recorder.add(make_call("last"))
+    for _ in range(20):  # each write continues where the previous one stopped
+        recorder.add(UseRecord("tool"))
         recorder.flush()
     recorder.close()
     assert [count_rows(file), count_rows(file, "runs")] == [10_000, 10_000]
-    assert summarize(file, tool="last", now=NOW)["total_calls"] == 20
+    assert summarize(StatisticsFile(file), tool="last", now=NOW)["total_calls"] == 20
+
+
+def test_nothing_is_deleted_after_the_clock_has_jumped(file: Path) -> None:
+    moment = [NOW]
+    recorder = Recorder(StatisticsFile(file), clock=lambda: moment[0])
+    recorder.add(make_call("first"))
+    recorder.flush()
+    moment[0] += 400 * DAY
+    recorder._sweep.repeat()  # due at once, if the clock had not jumped
+    recorder.add(make_call("later"))
+    recorder.close()
+    assert count_rows(file) == 2
 
 
 # --- run history ----------------------------------------------------------------------------------------------------
@@ -419,15 +438,15 @@ def test_recent_runs_have_their_code_and_calls(file: Path, recorder: Recorder) -
     recorder.add(make_run("new", at=NOW - 4, client="editor", command="x" * 6000, calls=2, failed=1))
     recorder.add(make_run("old", at=NOW - 50, agent="ada"))
     recorder.flush()
-    assert [run.run_id for run in list_page(file, RunFilter()).runs] == ["new", "old"]
-    assert [run.run_id for run in list_page(file, RunFilter(agent="ada")).runs] == ["old"]
-    found = find_run(file, "new")
+    assert [run.run_id for run in list_page(StatisticsFile(file), RunFilter()).runs] == ["new", "old"]
+    assert [run.run_id for run in list_page(StatisticsFile(file), RunFilter(agent="ada")).runs] == ["old"]
+    found = find_run(StatisticsFile(file), "new")
     assert found is not None
     run, calls, _ = found
     assert (run.client, len(run.command), run.calls, run.failed) == ("editor", 5000, 2, 1)
     assert [call.name for call in calls] == ["a.early", "b.late"]
-    assert find_run(file, "new", "ada") is None
-    assert find_run(file, "none") is None
+    assert find_run(StatisticsFile(file), "new", "ada") is None
+    assert find_run(StatisticsFile(file), "none") is None
 
 
 def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> None:
@@ -436,21 +455,21 @@ def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> Non
     summary = record_and_summarize(
         file, make_call("a.inner", run_id="c"), inner, make_call("a.outer", run_id="c"), outer
     )
-    (run,) = list_page(file, RunFilter()).runs
+    (run,) = list_page(StatisticsFile(file), RunFilter()).runs
     assert (run.name, run.calls, run.failed, run.error_type, run.at) == ("a.outer", 2, 1, None, NOW - 2)
     assert (summary["total_calls"], summary["runs"]["total"], summary["time_saved_ms"]) == (2, 0, 0)
 
 
 def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
-    async def recorded() -> tuple[Path | StatisticsSource, str]:
+    async def recorded() -> tuple[StatisticsDatabase, str]:
         async with OneTool(folder=tmp_path) as app:
             await app.run("ot.version()\nmachine.nix()", client="editor")
             context = app.context()
             await app.bus.call_tool("machine.now", {}, context)
-            return app.stores.statistics, context.correlation_id
+            return app.stores.recorder.database, context.correlation_id
 
-    file, direct = anyio.run(recorded)
-    call, run = list_page(file, RunFilter()).runs  # of a process that has ended
+    statistics, direct = anyio.run(recorded)
+    call, run = list_page(statistics, RunFilter()).runs  # of a process that has ended
     assert (call.run_id, call.kind, call.name, call.calls) == (direct, "call", "machine.now", 1)
     assert (run.kind, run.client, run.command) == ("run", "editor", "ot.version()\nmachine.nix()")
     assert (run.error_type is not None, run.calls, run.failed) == (True, 1, 0)
@@ -460,22 +479,22 @@ def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
 def test_pending_code_is_dropped_while_the_file_is_unwritable(tmp_path: Path) -> None:
     blocker = tmp_path / "stats"
     blocker.write_text("", encoding="utf-8")
-    recorder = Recorder(blocker / "stats.db", enabled=True)
+    recorder = Recorder(StatisticsFile(blocker / "stats.db"))
     recorder.add(make_run("r", command="x" * 5000))
     recorder.flush()
     blocker.unlink()
     recorder.close()
-    assert [run.command for run in list_page(blocker / "stats.db", RunFilter()).runs] == [""]
+    assert [run.command for run in list_page(StatisticsFile(blocker / "stats.db"), RunFilter()).runs] == [""]
 
 
 @pytest.mark.slow
 def test_a_summary_of_many_names_lists_the_most_called(file: Path) -> None:
-    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    recorder = Recorder(StatisticsFile(file), clock=lambda: NOW)
     for _ in range(9):
         recorder.add(make_call("often", error_type="timeout"))
     recorder.close()
     insert_rows(file, 20_000, names=20_000)
-    summary = summarize(file, now=NOW)
+    summary = summarize(StatisticsFile(file), now=NOW)
     assert (summary["total_calls"], len(summary["tools"]), len(summary["series"]["tools"])) == (20_009, 500, 500)
     assert (summary["tools"][1]["name"], summary["tools"][1]["errors"]) == ("often", {"timeout": 9})
     others = rollup.MAX_DISTINCT["name"] - 1
@@ -487,15 +506,16 @@ def test_a_summary_of_many_names_lists_the_most_called(file: Path) -> None:
 
 
 def record_and_summarize(file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any) -> StatsSummary:
-    recorder = Recorder(file, enabled=True, keep_days=100_000, clock=lambda: NOW)
+    recorder = Recorder(StatisticsFile(file), clock=lambda: NOW)
+    recorder.keep_days = 100_000
     for record in records:
         recorder.add(record)
     recorder.close()
-    return summarize(file, **{"now": NOW, **filters})
+    return summarize(StatisticsFile(file), **{"now": NOW, **filters})
 
 
 def test_an_empty_summary_has_zeros(file: Path) -> None:
-    empty = summarize(file, now=NOW)
+    empty = summarize(StatisticsFile(file), now=NOW)
     assert (empty["total_calls"], empty["success_rate"], empty["tools"]) == (0, None, [])
     assert (empty["context_saved"], empty["time_saved_ms"], empty["runs"]["total"]) == (0, 0, 0)
     assert not file.parent.exists()
@@ -579,7 +599,7 @@ def test_one_failure_among_very_many_is_not_rounded_to_100_percent(file: Path) -
 
 def test_an_unknown_period_lists_the_valid_periods(file: Path) -> None:
     with pytest.raises(ToolError) as caught:
-        summarize(file, period="invalid")
+        summarize(StatisticsFile(file), period="invalid")
     assert str(caught.value) == (
         "Error: Invalid period 'invalid'. Valid: day, week, month, all. Example: ot.stats(period='day')"
     )
@@ -628,7 +648,8 @@ def test_the_shares_of_tools_add_up_to_the_total(file: Path) -> None:
     ]
     whole = record_and_summarize(file, *records, round_trip_ms=1000)
     web, db, other = (
-        summarize(file, tool=tool, now=NOW, round_trip_ms=1000) for tool in ("web.search", "db.query", "no.such")
+        summarize(StatisticsFile(file), tool=tool, now=NOW, round_trip_ms=1000)
+        for tool in ("web.search", "db.query", "no.such")
     )
     assert (web["total_calls"], web["runs"]["total"], web["savings"]["sessions"]) == (3, 1, 1)
     assert (db["total_calls"], db["runs"]["total"]) == (3, 2)
@@ -734,7 +755,7 @@ def test_sums_of_any_period_match_its_calls_and_runs(file: Path, seed: int) -> N
             make_run(run_id, at=at, error_type=error, agent=owner, round_trips=3, result_tokens=8, answer_tokens=2)
         )
     chance.shuffle(records)
-    recorder = Recorder(file, enabled=True, clock=lambda: NOW)
+    recorder = Recorder(StatisticsFile(file), clock=lambda: NOW)
     for position, record in enumerate(sorted(records, key=lambda record: isinstance(record, RunRecord))):
         recorder.add(record)
         if position % 97 == 0:
@@ -742,7 +763,7 @@ def test_sums_of_any_period_match_its_calls_and_runs(file: Path, seed: int) -> N
     recorder.close()
     for period, reach in (("day", DAY), ("week", 7 * DAY), ("month", 30 * DAY), ("all", 400 * DAY)):
         for tool, agent in ((None, None), ("pack.tool1", None), (None, "ada"), ("pack.tool1", "bob")):
-            found = summarize(file, period, tool, agent=agent, now=NOW)
+            found = summarize(StatisticsFile(file), period, tool, agent=agent, now=NOW)
             calls = [
                 call
                 for call in records
@@ -775,7 +796,7 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
         async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), directories)) as app:
             await app.bus.call_tool(f"pack.{secret}")
             app.stores.recorder.flush()
-            return [tool["name"] for tool in summarize(app.stores.statistics)["tools"]]
+            return [tool["name"] for tool in summarize(app.stores.recorder.database)["tools"]]
 
     assert anyio.run(names) == ["pack.[REDACTED]"]
 

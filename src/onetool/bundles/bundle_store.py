@@ -25,10 +25,11 @@ from onetool.bundles.ranking import RANKS, ToolQuery, score
 from onetool.bundles.reader import BundleReader, LocatedBundle, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
-from onetool.bundles.usage import StoredToolUsage, ToolUsageSource, UsageCounts
+from onetool.bundles.usage import StoredToolUsage, UsageCounts
 from onetool.bundles.writer import BundleWriter
 from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import BundleError
+from onetool.stats.database import StatisticsFile
 from onetool.util.problem import Problem
 from onetool.util.storage_errors import is_full
 
@@ -59,8 +60,7 @@ class BundleStore:
         max_tools: int = 100_000,
         clock: Callable[[], datetime] = now,
         builtin: Path | None = None,
-        stats_file: Path | None = None,
-        usage: ToolUsageSource | None = None,
+        usage: UsageCounts | None = None,
         make_directory: Callable[..., BundleDirectory] = BundleDirectory,
     ) -> None:
         """Create the store without disk access.
@@ -70,7 +70,7 @@ class BundleStore:
         self._root, self._max_tools, self._clock = directory, max_tools, clock
         self._directory = make_directory(directory, on_scanned=self.remove_expired)
         self._builtins = BuiltIns(builtin, directory / STATES_FILE)
-        self._usage: ToolUsageSource = usage or UsageCounts(stats_file or directory.parent / "stats" / "stats.db")
+        self._usage = usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db"))
         self._tokens = PageTokens(directory / ".key")
         self._reader = BundleReader(self._directory, self._builtins, self._usage, clock)
         self._writer = BundleWriter(self._directory)

@@ -21,7 +21,7 @@ from onetool.bundles.listing import BundleRow, ToolRow
 from onetool.bundles.model import Bundle, StoredTool
 from onetool.bundles.ranking import ToolQuery
 from onetool.bundles.records import parse_tool
-from onetool.bundles.usage import StoredToolUsage, ToolUsageSource
+from onetool.bundles.usage import StoredToolUsage, UsageCounts
 
 T = TypeVar("T")
 RESTORE_PERIOD: Final = timedelta(days=2)
@@ -39,7 +39,7 @@ class LocatedBundle(NamedTuple):
 
 class BundleReader:
     def __init__(
-        self, directory: BundleDirectory, builtins: BuiltIns, usage: ToolUsageSource, clock: Callable[[], datetime]
+        self, directory: BundleDirectory, builtins: BuiltIns, usage: UsageCounts, clock: Callable[[], datetime]
     ) -> None:
         self._directory, self._builtins, self._usage, self._clock = directory, builtins, usage, clock
 

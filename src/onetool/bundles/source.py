@@ -67,12 +67,14 @@ def bundles_directory(loaded: Loaded) -> Path:
 def open_store(loaded: Loaded, remote: RemoteState | None = None) -> BundleStorage:
     """Return the configured store. The caller closes it."""
     from onetool.bundles.bundle_store import BundleStore
+    from onetool.bundles.usage import UsageCounts
+    from onetool.stats.database import StatisticsFile
 
     if remote is not None:
         return remote.bundles(loaded.settings.bundles.max_tools, BUILT_IN)
-    stats_file = loaded.directories.data / "stats" / "stats.db"
+    usage = UsageCounts(StatisticsFile(loaded.directories.data / "stats" / "stats.db"))
     limit = loaded.settings.bundles.max_tools
-    return BundleStore(bundles_directory(loaded), max_tools=limit, builtin=BUILT_IN, stats_file=stats_file)
+    return BundleStore(bundles_directory(loaded), max_tools=limit, builtin=BUILT_IN, usage=usage)
 
 
 class BundleSource(ToolSource):

@@ -1,18 +1,14 @@
 """Call counts and last call times of stored tools. They are read from the statistics, not from the tool files."""
 
-import sqlite3
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from onetool.bundles.model import timestamp
 from onetool.errors import ToolError
-from onetool.stats.record import Damaged, open_database
-from onetool.stats.tables import VERSION
-from onetool.util.versioning import check_tables
+from onetool.stats.database import StatisticsDatabase
 
-QUERY: Final = "SELECT calls, last FROM usage WHERE tool = ?"
+MAX_NAMES: Final = 500  # in one statement
 
 
 class StoredToolUsage(NamedTuple):
@@ -20,33 +16,26 @@ class StoredToolUsage(NamedTuple):
     last: str | None = None
 
 
-class ToolUsageSource(Protocol):
-    """Call counts of stored tools: the methods of `UsageCounts`."""
-
-    problem: str | None
-
-    def of(self, tool_ids: Iterable[str]) -> dict[str, StoredToolUsage]: ...
-
-
 class UsageCounts:
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, statistics: StatisticsDatabase) -> None:
+        self._statistics = statistics
         self.problem: str | None = None
 
     def of(self, tool_ids: Iterable[str]) -> dict[str, StoredToolUsage]:
         """Return the usage of these tools as written so far, without tools that were never called."""
         self.problem = None
-        if not self._file.exists():
-            return {}
+        usage: dict[str, StoredToolUsage] = {}
+        if not self._statistics.exists():
+            return usage
+        names = list(tool_ids)
         try:
-            with open_database(self._file) as database:
-                check_tables(database, VERSION, self._file)
-                rows = ((tool_id, database.execute(QUERY, (tool_id,)).fetchone()) for tool_id in tool_ids)
-                return {
-                    tool_id: StoredToolUsage(row[0], timestamp(datetime.fromtimestamp(row[1], UTC)))
-                    for tool_id, row in rows
-                    if row
-                }
-        except (OSError, sqlite3.Error, ToolError, Damaged) as error:
-            self.problem = f"cannot read call counts of stored tools from {self._file}: {error}"
-            return {}
+            with self._statistics.reading() as tables:
+                for start in range(0, len(names), MAX_NAMES):
+                    batch = names[start : start + MAX_NAMES]
+                    marks = ", ".join("?" * len(batch))
+                    query = f"SELECT tool, calls, last FROM usage WHERE tool IN ({marks})"  # noqa: S608 - only marks
+                    for tool, calls, last in tables.execute(query, batch):
+                        usage[tool] = StoredToolUsage(calls, timestamp(datetime.fromtimestamp(last, UTC)))
+        except (OSError, ToolError) as error:
+            self.problem = f"cannot read call counts of stored tools: {error}"
+        return usage

@@ -21,7 +21,7 @@ from onetool.errors import ToolError
 from onetool.proxy import pins
 from onetool.state import run_store, session_store
 from onetool.state.sqlite_database import SealedDatabase, database_uri
-from onetool.stats import shapes, tables
+from onetool.stats import tables
 from onetool.util.background import is_unchanged
 from onetool.util.problem import Problem, storage_problem
 from onetool.util.versioning import NewerVersion, check_tables, check_version
@@ -33,13 +33,11 @@ LOST_SESSIONS = "restore it from a backup, or stop OneTool and run `rm {file}*` 
 
 
 class _StoredFile(NamedTuple):
-    """A JSON file with its required key, and a hint for the case that it is damaged."""
+    """A JSON file, and a hint for the case that it is damaged."""
 
     file: Path
     version: int
-    key: str | None
     hint: str
-    is_recreated: bool = False  # whether nothing is lost if it is damaged
 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
@@ -67,22 +65,16 @@ def check_bundles(loaded: Loaded) -> list[Problem]:
 
 
 def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
-    data, private, user = loaded.directories.data, loaded.directories.private, loaded.directories.user
-    yield _StoredFile(
-        data / "stats" / "shapes.json", shapes.VERSION, "shapes", "run `rm {file}` (it is created again)", True
-    )
-    yield _StoredFile(
-        private / "pins.json", pins.VERSION, None, "run `rm {file}` (the current tool definitions are pinned again)"
-    )
-    yield _StoredFile(user / trust.STORE, trust.VERSION, None, "run `rm {file}`, then `onetool trust` in your projects")
+    private, user = loaded.directories.private, loaded.directories.user
+    hint = "run `rm {file}` (the current tool definitions are pinned again)"
+    yield _StoredFile(private / "pins.json", pins.VERSION, hint)
+    yield _StoredFile(user / trust.STORE, trust.VERSION, "run `rm {file}`, then `onetool trust` in your projects")
 
 
 def _check_json(stored: _StoredFile) -> Iterator[Problem]:
     try:
         data: Any = json.loads(stored.file.read_bytes())
         check_version(data.get("version"), stored.version, stored.file)
-        if stored.key is not None:
-            data[stored.key]
     except FileNotFoundError:
         return
     except NewerVersion as error:
@@ -90,11 +82,9 @@ def _check_json(stored: _StoredFile) -> Iterator[Problem]:
     except OSError as error:
         hint = f"chmod u+rw {quote(str(stored.file))}"
         yield storage_problem(f"cannot read {stored.file}: {error.strerror}", stored.file, hint)
-    except (ValueError, AttributeError, KeyError, RecursionError):
-        problem = storage_problem(
-            f"{stored.file} is damaged", stored.file, stored.hint.format(file=quote(str(stored.file)))
-        )
-        yield replace(problem, fix=name_fix(PUT_ASIDE, stored.file)) if stored.is_recreated else problem
+    except (ValueError, AttributeError, RecursionError):
+        hint = stored.hint.format(file=quote(str(stored.file)))
+        yield storage_problem(f"{stored.file} is damaged", stored.file, hint)
 
 
 def _check_sealed(file: Path, schema: str, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:

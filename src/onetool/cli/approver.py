@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onetool.runs.questions import Approver
     from onetool.runs.views import Waiting, WaitingCall
     from onetool.state.storage import RemoteState, RunStorage, SavedSnippetStorage
+    from onetool.stats.database import StatisticsDatabase
     from onetool.util.redact import Redactor
 
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
@@ -45,6 +46,7 @@ class RunJournal:
     loaded: "Loaded"
     store: "RunStorage"
     redact: "Redactor"
+    statistics: "StatisticsDatabase"
     remote: "RemoteState | None" = None
 
     @property
@@ -88,6 +90,7 @@ def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     from onetool.config.load import load
     from onetool.state.opening import opened_state
     from onetool.state.run_store import RunStore
+    from onetool.stats.database import StatisticsFile
     from onetool.util.redact import Redactor
 
     # The caller sets the environment of the command: settings there must not decide who may approve.
@@ -97,10 +100,11 @@ def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     redact = Redactor(loaded.secret_values)
     with opened_state(loaded) as remote:
         if remote is not None:
-            yield RunJournal(loaded, remote.runs, redact, remote)
+            yield RunJournal(loaded, remote.runs, redact, remote.recorder.database, remote)
             return
+        statistics = StatisticsFile(loaded.directories.data / "stats" / "stats.db")
         with closing(RunStore(loaded.directories.private)) as store:
-            yield RunJournal(loaded, store, redact)
+            yield RunJournal(loaded, store, redact, statistics)
 
 
 def add_decision_arguments(parser: argparse.ArgumentParser) -> None:

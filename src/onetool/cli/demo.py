@@ -218,7 +218,7 @@ async def _summarize_savings(app: OneTool) -> "StatsSummary":
         await app.begin_session(server.own_tokens)
     await asyncio.to_thread(app.stores.recorder.flush)
     trip = app.settings.stats.round_trip_ms
-    return await asyncio.to_thread(partial(summarize, app.stores.statistics, round_trip_ms=trip))
+    return await asyncio.to_thread(partial(summarize, app.stores.recorder.database, round_trip_ms=trip))
 
 
 def _list_savings(summary: "StatsSummary") -> dict[str, Any]:

@@ -12,10 +12,10 @@ from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from onetool.stats.database import StatisticsDatabase
     from onetool.stats.history import RunFilter, RunWithValues
-    from onetool.stats.record import RunRecord, StatisticsSource
+    from onetool.stats.record import RunRecord
 
 DEFAULT_LIMIT = 20
 MAX_CODE_CHARS = 60
@@ -94,11 +94,6 @@ def _build_filter(options: argparse.Namespace) -> "RunFilter":
     return RunFilter(**given)
 
 
-def _find_source(journal: RunJournal) -> "Path | StatisticsSource":
-    file = journal.loaded.directories.data / "stats" / "stats.db"
-    return file if journal.remote is None else journal.remote.recorder
-
-
 def _list(journal: RunJournal, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return completed runs, and those of the journal, which has runs that have not ended."""
     from onetool.runs.views import describe_runs
@@ -107,7 +102,7 @@ def _list(journal: RunJournal, options: argparse.Namespace) -> list[dict[str, An
     limit, criteria = max(1, getattr(options, "limit", DEFAULT_LIMIT)), _build_filter(options)
     durable = {run["run"]: run for run in describe_runs(journal.store, journal.redact, limit=max(limit, PAGE_RUNS))}
     found: dict[str, dict[str, Any]] = {}
-    for run in _iter_runs(_find_source(journal), criteria, limit):
+    for run in _iter_runs(journal.statistics, criteria, limit):
         described = _describe_line(run)
         name = f"r_{run.run_id}"
         if name in durable:
@@ -120,12 +115,12 @@ def _list(journal: RunJournal, options: argparse.Namespace) -> list[dict[str, An
     return list(found.values())
 
 
-def _iter_runs(source: "Path | StatisticsSource", criteria: "RunFilter", limit: int) -> "Iterator[RunRecord]":
+def _iter_runs(statistics: "StatisticsDatabase", criteria: "RunFilter", limit: int) -> "Iterator[RunRecord]":
     from onetool.stats.history import list_page
 
     position, left = None, limit
     while left > 0:
-        page = list_page(source, criteria, position, min(left, PAGE_RUNS))
+        page = list_page(statistics, criteria, position, min(left, PAGE_RUNS))
         yield from page.runs
         left -= len(page.runs)
         position = page.next
@@ -158,7 +153,7 @@ def _export(journal: RunJournal, options: argparse.Namespace) -> int:
     from onetool_child.data import text
 
     left = getattr(options, "limit", None)
-    for batch in iter_runs(_find_source(journal), _build_filter(options)):
+    for batch in iter_runs(journal.statistics, _build_filter(options)):
         for found in batch if left is None else batch[:left]:
             line = journal.redact.redact_data(build_timeline(found, shows_directory=True).as_json())
             sys.stdout.write(f"{text(line)}\n")
@@ -185,7 +180,7 @@ def _show(journal: RunJournal, options: argparse.Namespace, *, as_json: bool) ->
     try:
         run = describe_run(journal.store, run_id, journal.redact)
     except ToolNotFound:
-        found = find_run(_find_source(journal), run_id)
+        found = find_run(journal.statistics, run_id)
         if found is None:
             raise
         if as_json:

@@ -63,14 +63,14 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
     settings = app.settings.stats
     if not settings.enabled:
         raise ToolError("statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml")
-    file, trip = app.stores.statistics, settings.round_trip_ms
-    return summarize(file, options.period, options.tool or None, round_trip_ms=trip)
+    statistics = app.stores.recorder.database
+    return summarize(statistics, options.period, options.tool or None, round_trip_ms=settings.round_trip_ms)
 
 
 def _show_spending(app: "OneTool", options: argparse.Namespace) -> None:
     from onetool.stats.history import list_spending
 
-    rows = list_spending(app.stores.statistics, options.month)
+    rows = list_spending(app.stores.recorder.database, options.month)
     if options.json:
         print(render({"spending": [{**row._asdict(), "last": in_utc(row.last, "seconds")} for row in rows]}, "json"))
         return

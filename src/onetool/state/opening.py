@@ -24,8 +24,6 @@ def open_state(loaded: Loaded) -> "PostgresState | None":
         settings.store,
         loaded.store_key,
         loaded.directories.user / "cache" / f"store-{name}",
-        records_statistics=settings.stats.enabled,
-        keep_days=settings.stats.keep_days,
         keep_job_seconds=settings.workers.job_ttl,
     )
 

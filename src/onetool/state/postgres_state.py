@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,9 @@ from onetool.state.result_rows import MediaRows, PartRows
 from onetool.state.sealed_rows import Leases, RunRows, SessionRows
 from onetool.state.sealed_values import CredentialRows
 from onetool.state.settings_rows import SettingsRows
-from onetool.state.statistics_rows import ShapeRows, StatisticsRows, UsageRows
+from onetool.state.statistics_rows import StatisticsSchema
+from onetool.stats.record import Recorder
+from onetool.stats.shapes import Shapes
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
@@ -50,8 +52,6 @@ class PostgresState:
         key: str,
         cache: Path,
         *,
-        records_statistics: bool = True,
-        keep_days: float = 365,
         keep_job_seconds: float = 86_400,
     ) -> None:
         self.database, self._cache = Database(url, key), cache
@@ -60,8 +60,9 @@ class PostgresState:
         self._leases = Leases(self.database, os.urandom(16).hex())
         self.changes = Changes(self.database, self._leases)
         self.jobs = JobRows(self.database, self.changes, keep_job_seconds)
-        self.recorder = StatisticsRows(self.database, enabled=records_statistics, keep_days=keep_days)
-        self.shapes = ShapeRows(self.database)
+        statistics = StatisticsSchema(self.database)
+        self.recorder = Recorder(statistics)
+        self.shapes = Shapes(statistics)
         self.runs = RunRows(self.database, self._leases, partial(self.changes.number, "runs"), clock=self.database.now)
         self.sessions = SessionRows(self.database, clock=self.database.now)
         self.disabled_tools = SwitchRows(self.database, self.changes)
@@ -127,16 +128,13 @@ class PostgresState:
 
     def bundles(self, max_tools: int, builtin: Path | None) -> "BundleStore":
         from onetool.bundles import BundleStore
+        from onetool.bundles.usage import UsageCounts
 
         make_directory = partial(BundleMirror, database=self.database, changes=self.changes)
         return BundleStore(
             self._cache / "bundles",
             max_tools=max_tools,
             builtin=builtin,
-            usage=self._usage,
+            usage=UsageCounts(self.recorder.database),
             make_directory=make_directory,
         )
-
-    @cached_property
-    def _usage(self) -> UsageRows:
-        return UsageRows(self.recorder)

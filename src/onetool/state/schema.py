@@ -7,9 +7,8 @@ their statements. `token` is the ID of a token, never the token.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from onetool.stats import details, spending
 from onetool.stats.rollup import BOUNDS
-from onetool.stats.tables import RUN_INDEXES
+from onetool.stats.tables import POSTGRES_SCHEMA
 
 # ruff: noqa: S608 - the statements contain only constants
 SCHEMA: Final = "onetool"
@@ -118,35 +117,8 @@ CREATE TABLE queue_workers (
 STATISTICS: Final = f"""
 CREATE SCHEMA onetool_stats;
 SET LOCAL search_path = onetool_stats;
-CREATE TABLE calls (
-    name text, agent text, session text, run_id text, seconds double precision, error_type text, result_tokens bigint,
-    at double precision, call_id bigint, rowid bigserial PRIMARY KEY
-);
-CREATE INDEX calls_at ON calls (at);
-CREATE INDEX calls_run ON calls (run_id);
-CREATE TABLE runs (
-    run_id text, agent text, session text, seconds double precision, error_type text, round_trips bigint,
-    answer_tokens bigint, result_tokens bigint, at double precision, kind text, name text, client text, command text,
-    calls bigint, failed bigint, actor text, directory text, cost double precision, rowid bigserial PRIMARY KEY
-);
-{RUN_INDEXES}CREATE TABLE sessions (
-    session text PRIMARY KEY, agent text, catalog text, definition_tokens bigint, own_tokens bigint,
-    at double precision, rowid bigserial
-);
-CREATE TABLE definitions (catalog text, name text, tokens bigint, PRIMARY KEY (catalog, name));
-CREATE TABLE usage (tool text PRIMARY KEY, calls bigint, last double precision);
-CREATE TABLE rollups (
-    width bigint, start bigint, kind integer, name text, agent text, error text, count bigint, tokens double precision,
-    trips double precision, least double precision, most double precision, last double precision,
-    PRIMARY KEY (width, start, kind, name, agent, error)
-);
-CREATE TABLE times (
-    width bigint, start bigint, kind integer, name text, agent text, bucket integer, count bigint,
-    PRIMARY KEY (width, start, kind, name, agent, bucket)
-);
-CREATE FUNCTION bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
+{POSTGRES_SCHEMA}CREATE FUNCTION bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
     RETURN (SELECT count(*)::integer FROM unnest(ARRAY{list(BOUNDS)}::double precision[]) AS bound WHERE bound < $1);
-{details.SCHEMA}{spending.SCHEMA}
 SET LOCAL search_path = {SCHEMA};
 """
 MIGRATIONS: Final = (

@@ -33,7 +33,8 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.search.shelf import Shelf
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.session_store import SessionValue
-    from onetool.stats.record import Record, StatisticsTables
+    from onetool.stats.record import Recorder
+    from onetool.stats.shapes import Shapes
     from onetool.transports.http.tokens import TokenSet
 
     Check = Callable[[Bundle | StoredTool | None], None]
@@ -83,32 +84,6 @@ class MediaStorage(Protocol):
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str: ...
     def get(self, handle: object, agent: str, token_id: str = "") -> "Blob": ...
-
-
-class StatisticsStorage(Protocol):
-    """Records of calls, runs and sessions. `add` returns at once."""
-
-    enabled: bool
-    keep_days: float
-    keeps_values: bool
-    value_days: float
-    max_value_bytes: int
-    problem: str | None
-
-    def add(self, record: "Record") -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class ShapeStorage(Protocol):
-    """The shapes of results, by tool. `learn` returns at once; shapes of several processes are merged."""
-
-    problem: str | None
-
-    def learn(self, name: str, value: Any) -> None: ...
-    def text(self, name: str) -> str | None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class AuditStorage(Protocol):
@@ -507,12 +482,6 @@ class SharedCounters(Protocol):
         ...
 
 
-class RemoteStatistics(StatisticsStorage, Protocol):
-    """Statistics in a database, which reports read."""
-
-    def reading(self) -> "AbstractContextManager[StatisticsTables]": ...
-
-
 class JobRequest(NamedTuple):
     """A call that a worker of a queue makes. A request with the ID of an earlier one is the same call."""
 
@@ -580,9 +549,9 @@ class RemoteState(Protocol):
     place: str
 
     @property
-    def recorder(self) -> "RemoteStatistics": ...
+    def recorder(self) -> "Recorder": ...
     @property
-    def shapes(self) -> ShapeStorage: ...
+    def shapes(self) -> "Shapes": ...
     @property
     def runs(self) -> RunStorage: ...
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from onetool.config.model import Notify, Output, RunHistory, Stats
+from onetool.config.model import Notify, Output
 from onetool.notify import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
@@ -23,19 +23,18 @@ from onetool.state.storage import (
     RunStorage,
     SavedSnippetStorage,
     SessionStorage,
-    ShapeStorage,
-    StatisticsStorage,
 )
-from onetool.stats.record import Recorder, StatisticsSource
-from onetool.stats.shapes import ShapeFile
-from onetool.util.problem import WARNING, Problem, storage_problem
+from onetool.stats.database import StatisticsFile
+from onetool.stats.record import Recorder
+from onetool.stats.shapes import Shapes
+from onetool.util.problem import STORAGE, WARNING, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
     directory: Path
-    recorder: StatisticsStorage
-    shapes: ShapeStorage
+    recorder: Recorder
+    shapes: Shapes
     search: Search
     runs: RunStorage
     sessions: SessionStorage
@@ -49,7 +48,6 @@ class Stores:
         cls,
         directory: Path,
         private: Path,
-        settings: Stats,
         *,
         remote: RemoteState | None = None,
         scope: str = "",
@@ -58,14 +56,12 @@ class Stores:
             search = Search(directory / "cache")
             rows = remote.recorder, remote.shapes, search, remote.runs, remote.sessions, remote.snippets
             return cls(directory, *rows, remote, scope)
-        stats, keep_days = directory / "stats", settings.keep_days
-        recorder = Recorder(stats / "stats.db", enabled=settings.enabled, keep_days=keep_days)
-        shapes, search = ShapeFile(stats / "shapes.json"), Search(directory / "cache")
+        statistics = StatisticsFile(directory / "stats" / "stats.db")
         return cls(
             directory,
-            recorder,
-            shapes,
-            search,
+            Recorder(statistics),
+            Shapes(statistics),
+            Search(directory / "cache"),
             RunStore(private),
             SessionStore(private),
             SavedSnippetFile(private),
@@ -95,23 +91,18 @@ class Stores:
             raise too_many_messages(per_minute, wait)
 
     @property
-    def statistics(self) -> Path | StatisticsSource:
-        """The statistics, for reports."""
-        return self.directory / "stats" / "stats.db" if self.remote is None else self.remote.recorder
-
-    @property
     def problems(self) -> list[Problem]:
-        problems = self.recorder.problem, self.shapes.problem
+        place = self.recorder.database.location
+        messages = dict.fromkeys(filter(None, (self.recorder.problem, self.shapes.problem)))
+        problems = [Problem(message, location=place, code=STORAGE) for message in messages]
         hint = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
         jumps = [Problem(self.runs.problem, hint, level=WARNING)] if self.runs.problem else []
         if self.remote is not None:
             away, ended = self.remote.problem, self.remote.ended_sessions.problem
             if away:
                 return [Problem(away)]
-            return [*jumps, *(Problem(problem) for problem in problems if problem), *([ended] if ended else [])]
-        files = (self.directory / "stats" / name for name in ("stats.db", "shapes.json"))
-        broken = [storage_problem(problem, file) for problem, file in zip(problems, files, strict=True) if problem]
-        return [*jumps, *broken]
+            return [*jumps, *problems, *([ended] if ended else [])]
+        return [*jumps, *problems]
 
     def close(self) -> None:
         """Write pending records and close. Blocks on disk access."""
@@ -122,9 +113,3 @@ class Stores:
         self.sessions.close()
         if self.remote is not None:
             self.remote.close()
-
-
-def configure_values(recorder: StatisticsStorage, settings: RunHistory) -> None:
-    """Apply the settings about values of runs."""
-    recorder.keeps_values, recorder.value_days = settings.values, settings.value_days
-    recorder.max_value_bytes = settings.max_value_bytes

@@ -32,7 +32,8 @@ from onetool.state.run_store import RunStore
 from onetool.state.sealed_values import SealedValues
 from onetool.state.session_store import SessionStore
 from onetool.state.transfer_statistics import copy_statistics
-from onetool.stats.shapes import ShapeFile
+from onetool.stats.database import StatisticsFile
+from onetool.stats.shapes import Shapes
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
 
@@ -190,7 +191,7 @@ def _copy_token_usage(places: Places) -> int:
 
 def _copy_shapes(places: Places) -> int:
     target = places.rows.shapes
-    shapes = ShapeFile(places.data / "stats" / "shapes.json").read_all()
+    shapes = Shapes(StatisticsFile(places.data / "stats" / "stats.db")).read_all()
     if shapes:
         target.merge_all(shapes)
     return _verify("shapes", shapes, target.read_all())

@@ -2,39 +2,31 @@
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from onetool.errors import StorageError
 from onetool.state.postgres_state import PostgresState
 from onetool.stats import rollup, spending
-from onetool.stats.record import CallRecord, Record, RunRecord, StatisticsTables, reading
-from onetool.stats.spending import Spending
-from onetool.stats.tables import COUNT_USE
+from onetool.stats.database import StatisticsFile, StatisticsTables
+from onetool.stats.record import LAST_ROWS, CallRecord, Record, RunRecord, insert_records
+from onetool.stats.tables import ADD_USES
 
-SESSION_COLUMNS: Final = ("session", "agent", "catalog", "definition_tokens", "own_tokens", "at")
-ROLLUP_COLUMNS: Final = (
-    *("width", "start", "kind", "name", "agent", "error", "count", "tokens", "trips", "least", "most", "last"),
-)
-TIMES_COLUMNS: Final = ("width", "start", "kind", "name", "agent", "bucket", "count")
-DETAIL_COLUMNS: Final = ("run_id", "call_id", "printed", "arguments", "result", "error", "size", "at")
-FAILURE_COLUMNS: Final = (
-    *("agent", "actor", "name", "error_type", "pattern", "message", "count", "run_id", "first", "last"),
-)
-# The columns of each table, and what happens to rows that exist.
+# The tables, and what happens to rows that exist.
 TABLES: Final = {
-    "calls": (CallRecord._fields, ""),
-    "runs": (RunRecord._fields, "ON CONFLICT DO NOTHING"),
-    "sessions": (SESSION_COLUMNS, "ON CONFLICT DO NOTHING"),
-    "definitions": (("catalog", "name", "tokens"), "ON CONFLICT DO NOTHING"),
-    "rollups": (ROLLUP_COLUMNS, rollup.ADD_ROLLUP),
-    "times": (TIMES_COLUMNS, rollup.ADD_TIMES),
-    "details": (DETAIL_COLUMNS, "ON CONFLICT DO NOTHING"),
-    "failures": (FAILURE_COLUMNS, "ON CONFLICT DO NOTHING"),
-    "spending": (Spending._fields, spending.MERGE),
+    "calls": "",
+    "runs": "ON CONFLICT DO NOTHING",
+    "sessions": "ON CONFLICT DO NOTHING",
+    "definitions": "ON CONFLICT DO NOTHING",
+    "rollups": rollup.ADD_ROLLUP,
+    "times": rollup.ADD_TIMES,
+    "details": "ON CONFLICT DO NOTHING",
+    "failures": "ON CONFLICT DO NOTHING",
+    "spending": spending.MERGE,
+    "usage": ADD_USES,
 }
 # ruff: noqa: S608 - statements are built from the constants above
-LAST_ROWS: Final = "SELECT coalesce(max(rowid), 0) FROM {table}"
 ALL_CALLS: Final = (
     f"SELECT coalesce(sum(count), 0) FROM rollups WHERE width = {rollup.BLOCK} AND kind = {rollup.ALL_CALLS}"
 )
@@ -50,17 +42,22 @@ def copy_statistics(file: Path, state: PostgresState) -> int:
     if not file.exists():
         return 0
     name = f"{socket.gethostname()}:{file}"
-    with reading(file) as source, state.recorder.writing() as target:
-        found = target.execute(MARKER, (name,)).fetchone()
-        if found is None:
-            _copy_tables(source, target)
-        else:
-            state.recorder.insert(target, _read_later(source, **found[0]))
-        last = {table: source.execute(LAST_ROWS.format(table=table)).fetchone()[0] for table in ("calls", "runs")}
-        target.execute(PUT_MARKER, (name, json.dumps(last)))
-        count, copied = _count_calls(source), _count_calls(target)
-        if copied < count:
-            raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
+    with StatisticsFile(file).reading() as source:
+        last = source.execute(LAST_ROWS).fetchone()
+        count = _count_calls(source)
+
+        def copy(target: StatisticsTables) -> None:
+            marker = target.execute(MARKER, (name,)).fetchone()
+            if marker is None:
+                _copy_tables(source, target)
+            else:
+                insert_records(target, _read_later(source, *marker[0]), time.time())
+            target.execute(PUT_MARKER, (name, json.dumps(last)))
+            copied = _count_calls(target)
+            if copied < count:
+                raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
+
+        state.recorder.database.write(copy)
     return count
 
 
@@ -70,18 +67,19 @@ def _count_calls(tables: StatisticsTables) -> int:
 
 
 def _copy_tables(source: StatisticsTables, target: StatisticsTables) -> None:
-    for table, (columns, conflict) in TABLES.items():
-        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-        rows = source.execute(f"SELECT {names} FROM {table}").fetchall()
-        target.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks}) {conflict}", rows)
-    target.executemany(COUNT_USE, source.execute("SELECT tool, calls, last FROM usage").fetchall())
+    for table, conflict in TABLES.items():
+        rows = source.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in rows.description]
+        marks = ", ".join("?" * len(names))
+        insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks}) {conflict}"
+        target.executemany(insert, rows.fetchall())
 
 
-def _read_later(source: StatisticsTables, calls: int, runs: int) -> list[Record]:
+def _read_later(source: StatisticsTables, call: int, run: int) -> list[Record]:
     """Return the calls and runs that were recorded after these rows."""
-    found: list[Record] = []
-    for table, kind, after in (("calls", CallRecord, calls), ("runs", RunRecord, runs)):
+    records: list[Record] = []
+    for table, kind, last in (("calls", CallRecord, call), ("runs", RunRecord, run)):
         query = f"SELECT {', '.join(kind._fields)} FROM {table} WHERE rowid > ? ORDER BY rowid"
-        rows: list[Any] = source.execute(query, (after,)).fetchall()
-        found += [kind(*row) for row in rows]
-    return found
+        rows: list[Any] = source.execute(query, (last,)).fetchall()
+        records += [kind(*row) for row in rows]
+    return records

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from onetool.util.raw_json import RawJson
 
 if TYPE_CHECKING:
-    from onetool.stats.record import Record, StatisticsTables
+    from onetool.stats.database import StatisticsTables
+    from onetool.stats.record import Record
 
 MAX_VALUE_BYTES: Final = 64 << 10  # of each value
 MARGIN_CHARS: Final = 4 << 10  # kept beyond the limit, so that a secret at the border is found

@@ -7,12 +7,12 @@ runs than were asked for, or none, and still have a position from which to conti
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from onetool.stats import details, spending
+from onetool.stats.database import StatisticsDatabase, StatisticsTables
 from onetool.stats.details import FailureGroup, StoredValues
-from onetool.stats.record import CallRecord, RunRecord, StatisticsSource, StatisticsTables, reading, to_column
+from onetool.stats.record import CallRecord, RunRecord, to_column
 from onetool.stats.spending import Spending
 
 MAX_RUNS: Final = 200
@@ -91,10 +91,10 @@ class RunWithValues(NamedTuple):
 
 
 def list_page(
-    source: Path | StatisticsSource, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS
+    statistics: StatisticsDatabase, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS
 ) -> RunPage:
     """Return the runs after a position. Blocks on disk access."""
-    with reading(source) as database:
+    with statistics.reading() as database:
         return _read_page(database, criteria, after, size)
 
 
@@ -126,11 +126,11 @@ def _read_page(database: StatisticsTables, criteria: RunFilter, after: Position 
 
 
 def find_run(
-    source: Path | StatisticsSource, run_id: str, agent: str | None = None, actor: str | None = None
+    statistics: StatisticsDatabase, run_id: str, agent: str | None = None, actor: str | None = None
 ) -> RunWithValues | None:
     """Return a run with its calls and values; None if it does not exist."""
     filters = {"run_id": to_column(run_id), "agent": to_column(agent), "actor": to_column(actor)}
-    with reading(source) as database:
+    with statistics.reading() as database:
         row = database.execute(RUN, filters).fetchone()
         return None if row is None else _add_values(database, RunRecord(*row))
 
@@ -140,11 +140,11 @@ def _add_values(database: StatisticsTables, run: RunRecord) -> RunWithValues:
     return RunWithValues(run, sorted(calls, key=lambda call: call.at), details.read_values(database, run.run_id))
 
 
-def iter_runs(source: Path | StatisticsSource, criteria: RunFilter) -> Iterator[list[RunWithValues]]:
+def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[list[RunWithValues]]:
     """Yield all runs of a list with their calls and values, in batches, each read in one transaction."""
     position: Position | None = None
     while True:
-        with reading(source) as database:
+        with statistics.reading() as database:
             page = _read_page(database, criteria, position, EXPORT_RUNS)
             batch = [_add_values(database, run) for run in page.runs]
         yield batch
@@ -153,16 +153,16 @@ def iter_runs(source: Path | StatisticsSource, criteria: RunFilter) -> Iterator[
 
 
 def list_failures(
-    source: Path | StatisticsSource, agent: str | None = None, actor: str | None = None
+    statistics: StatisticsDatabase, agent: str | None = None, actor: str | None = None
 ) -> list[FailureGroup]:
     """Return the groups of failures, the latest first."""
-    with reading(source) as database:
+    with statistics.reading() as database:
         return details.read_failures(database, to_column(agent), to_column(actor))
 
 
 def list_spending(
-    source: Path | StatisticsSource, month: str | None = None, actor: str | None = None, agent: str | None = None
+    statistics: StatisticsDatabase, month: str | None = None, actor: str | None = None, agent: str | None = None
 ) -> list[Spending]:
     """Return what each token used per month."""
-    with reading(source) as database:
+    with statistics.reading() as database:
         return spending.read(database, month, to_column(actor), to_column(agent))

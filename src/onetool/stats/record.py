@@ -1,41 +1,38 @@
 """Records of calls and runs, written in the background. `onetool.stats.history` and `summary` read them.
 
-`add` puts a record in a queue and returns; a thread writes queued records to SQLite, about once a second. Each process
-adds its own rows, so that counts are exact with any number of processes. If the file cannot be written, `problem` says
-so, and calls do not fail. Rows are deleted in small batches when they are too old or too many. Each transaction also
-updates the aggregates (`onetool.stats.rollup`) that reports use. `at` is the start time; 0 means now.
+`add` puts a record in a queue and returns; a thread writes queued records to the database, about once a second. Each
+process adds its own rows, so that counts are exact with any number of processes. If the database cannot be written,
+`problem` says so, and calls do not fail. Rows are deleted in small batches when they are too old or too many. Each
+transaction also updates the aggregates (`onetool.stats.rollup`) that reports use. `at` is the start time; 0 means now.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onetool.errors import ToolError
-from onetool.state.sqlite_database import database_uri
 from onetool.stats import details, rollup, spending
+from onetool.stats.database import StatisticsDatabase, StatisticsTables
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
-from onetool.stats.tables import COUNT_USE, VERSION, create_tables
-from onetool.util.atomic import replacing
-from onetool.util.background import Background, exclusive, is_unchanged, put_aside, remember_state
-from onetool.util.versioning import check_tables
+from onetool.stats.tables import COUNT_USE
+from onetool.util.background import Background
+from onetool.util.clock_watch import Sweep
 
 if TYPE_CHECKING:
-    from sqlite3 import Connection
+    from onetool.config.model import RunHistory, Stats
 
 MAX_TEXT_CHARS = {"command": 5000}  # all other texts are names, which may come from untrusted code
 MAX_NAME_CHARS = 200
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
-BUSY_SECONDS = 5.0
 DEFAULT_KEEP_DAYS = 365
 MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # about 300 MB each; runs include their code
 PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows per batch; time limit after one write
 DEFAULT_VALUE_DAYS, DEFAULT_MAX_VALUE_BYTES = 7, 256 << 20
 SPENDING_DAYS = 31  # by which sums of a month are kept longer than its runs
-PRUNE_VALUES_SECONDS = 60.0  # between two checks of the size of all values
+PRUNE_INTERVAL_SECONDS = 60.0
+LAST_ROWS = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
 # Each statement uses an index, so that a batch costs only the rows it deletes.
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
@@ -122,51 +119,38 @@ class UseRecord(NamedTuple):
 Record = CallRecord | RunRecord | SessionRecord | UseRecord | DetailRecord | FailureRecord
 
 
-class StatisticsTables(Protocol):
-    """A connection to the tables. Statements are valid in SQLite and PostgreSQL."""
+class Recorder:
+    """Statistics that are written in the background: all records that wait, in one transaction."""
 
-    def execute(self, statement: str, parameters: Any = ..., /) -> Any: ...
-    def executemany(self, statement: str, parameters: Any, /) -> object: ...
-
-
-class StatisticsSource(Protocol):
-    """Statistics that are not in a file."""
-
-    def reading(self) -> AbstractContextManager[StatisticsTables]: ...
-
-
-class Damaged(Exception):
-    """The file is not a database, or is damaged."""
-
-
-class BufferedRecorder:
-    """Statistics that are written in the background, all that are queued in one transaction.
-
-    A class that derives from it implements `_write`. If that raises one of `errors`, the records are kept.
-    """
-
-    errors: tuple[type[Exception], ...] = (OSError, ToolError)
+    enabled = True
+    keep_days: float = DEFAULT_KEEP_DAYS
+    keeps_values = True
+    value_days: float = DEFAULT_VALUE_DAYS
+    max_value_bytes = DEFAULT_MAX_VALUE_BYTES
 
     def __init__(
         self,
-        place: str,
+        database: StatisticsDatabase,
         *,
-        enabled: bool,
-        keep_days: float = DEFAULT_KEEP_DAYS,
-        keeps_values: bool = True,
-        value_days: float = DEFAULT_VALUE_DAYS,
-        max_value_bytes: int = DEFAULT_MAX_VALUE_BYTES,
         max_rows: Mapping[str, int] = MAX_ROWS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._place, self._clock, self.enabled = place, clock, enabled
-        self.keep_days, self._max_rows = keep_days, max_rows
-        self.keeps_values, self.value_days, self.max_value_bytes = keeps_values, value_days, max_value_bytes
-        self._pending_bytes, self._values_checked = 0, 0.0
+        """Create the recorder without disk access."""
+        self.database = database
+        self._max_rows = max_rows
+        self._clock = clock
+        self._sweep = Sweep(clock, PRUNE_INTERVAL_SECONDS)
         self._pending: deque[Record] = deque(maxlen=MAX_PENDING)
+        self._pending_bytes = 0
         self._background = Background("onetool-stats", self._write_pending)
-        self._notice: str | None = None
         self.problem: str | None = None
+
+    def configure(self, stats: "Stats", runs: "RunHistory") -> None:
+        self.enabled = stats.enabled
+        self.keep_days = stats.keep_days
+        self.keeps_values = runs.values
+        self.value_days = runs.value_days
+        self.max_value_bytes = runs.max_value_bytes
 
     def add(self, record: Record) -> None:
         """Queue the record for the next write. Returns at once."""
@@ -193,9 +177,9 @@ class BufferedRecorder:
         if not records:
             return True
         try:
-            self._write(records)
-        except self.errors as error:
-            self.problem = f"cannot write statistics to {self._place}: {error}"
+            self.database.write(lambda tables: insert_records(tables, records, self._clock()))
+        except (OSError, ToolError) as error:
+            self.problem = f"cannot write statistics to {self.database.place}: {error}"
             # Code and values are dropped: they would take too much memory while the file cannot be written.
             unwritten = (
                 record._replace(command="") if isinstance(record, RunRecord) else record
@@ -204,160 +188,50 @@ class BufferedRecorder:
             )
             self._pending.extendleft(unwritten)
             return False
-        self.problem = self._notice
+        self.problem = self.database.notice
+        self._prune_sometimes()
         return True
 
-    def _write(self, records: list[Record]) -> None:
-        raise NotImplementedError
+    def _prune_sometimes(self) -> None:
+        if not self._sweep.is_due():
+            return
+        try:
+            is_done = self.database.write(self._prune)
+        except (OSError, ToolError) as error:
+            self.problem = f"cannot delete old statistics in {self.database.place}: {error}"
+        else:
+            if not is_done:
+                self._sweep.repeat()
 
-    def _insert_records(self, database: StatisticsTables, records: list[Record]) -> None:
-        """Insert the records and update the aggregates, in the current transaction."""
-        last = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
-        before = database.execute(last).fetchone()
-        self._insert_calls(database, _rows(records, CallRecord))
-        self._insert_runs(database, _rows(records, RunRecord))
-        details.insert(database, records)
-        spending.add(database, (record for record in records if isinstance(record, RunRecord)))
-        uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
-        database.executemany(COUNT_USE, uses)
-        for record in records:
-            if isinstance(record, SessionRecord):
-                _insert_session(database, record)
-        self._add_to_rollups(database, *before)
-
-    def _add_to_rollups(self, database: StatisticsTables, call: int, run: int) -> None:
-        rollup.add(database, call, run)
-
-    def _insert_calls(self, database: StatisticsTables, rows: Iterator[dict[str, Any]]) -> None:
-        database.executemany(_insert_into("calls", CallRecord), rows)
-
-    def _insert_runs(self, database: StatisticsTables, rows: Iterable[dict[str, Any]]) -> None:
-        database.executemany(INSERT_RUN.format(insert=_insert_into("runs", RunRecord)), rows)
-
-    @property
-    def _is_check_due(self) -> bool:
-        return not 0 <= self._clock() - self._values_checked < PRUNE_VALUES_SECONDS
-
-    def _prune(self, database: StatisticsTables) -> bool:
+    def _prune(self, tables: StatisticsTables) -> bool:
         """Delete old rows for a limited time; the next write continues. Return whether all were deleted."""
-        before = self._clock() - self.keep_days * DAY
+        now = self._clock()
+        before = now - self.keep_days * DAY
         limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
-        end, deleted = time.monotonic() + PRUNE_SECONDS, 0
+        end = time.monotonic() + PRUNE_SECONDS
         for statement in PRUNE:
-            while time.monotonic() < end and (count := database.execute(statement, limits).rowcount):
-                deleted += count
-        if deleted:
-            database.execute(PRUNE_DEFINITIONS)
-        rollup.prune(database, self._clock(), self.keep_days * DAY)
-        if self._is_check_due:
-            self._values_checked = self._clock()
-            details.prune(database, self._clock() - self.value_days * DAY, self.max_value_bytes, before)
-            database.execute(spending.DELETE_OLD, {"before": before - SPENDING_DAYS * DAY})
+            while time.monotonic() < end and tables.execute(statement, limits).rowcount:
+                pass
+        tables.execute(PRUNE_DEFINITIONS)
+        rollup.prune(tables, now, self.keep_days * DAY)
+        details.prune(tables, now - self.value_days * DAY, self.max_value_bytes, before)
+        tables.execute(spending.DELETE_OLD, {"before": before - SPENDING_DAYS * DAY})
         return time.monotonic() < end
 
 
-class Recorder(BufferedRecorder):
-    """Statistics in a file of SQLite."""
-
-    def __init__(self, file: Path, *, enabled: bool, **options: Any) -> None:
-        """Create the recorder without disk access."""
-        import sqlite3
-
-        super().__init__(str(file), enabled=enabled, **options)
-        self.errors = (OSError, sqlite3.Error, ToolError, Damaged)
-        self._file = file
-        self._is_checked = False
-
-    def _write(self, records: list[Record]) -> None:
-        with exclusive(self._file):
-            try:
-                self._insert(records)
-            except Damaged as error:
-                old_file = put_aside(self._file, self._clock())
-                self._notice = f"damaged statistics in {self._file} were reset ({error}); old file: {old_file}"
-                self._insert(records)
-
-    def _insert(self, records: list[Record]) -> None:
-        was_unchanged = is_unchanged(self._file)
-        if not self._file.exists():
-            self._create()
-            was_unchanged = True
-        with open_database(self._file) as database:
-            is_intact = self._check(database, was_unchanged=was_unchanged)
-            database.execute("BEGIN IMMEDIATE")
-            self._insert_records(database, records)
-            database.execute("COMMIT")
-            self._prune(database)
-        if is_intact:
-            remember_state(self._file)
-
-    def _create(self) -> None:
-        """Create the file with its tables, in one step: a file without tables has lost them."""
-        with replacing(self._file) as temporary:
-            temporary.touch(mode=0o600)
-            with open_database(temporary) as database:
-                create_tables(database)
-
-    def _check(self, database: "Connection", *, was_unchanged: bool) -> bool:
-        """Return whether the file is intact, False if that is unknown.
-
-        It is checked once, unless it is as the last write left it: inserts alone do not detect damage.
-        """
-        is_intact = was_unchanged
-        check_tables(database, VERSION, self._file)
-        if not was_unchanged and not self._is_checked:
-            (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            if result != "ok":
-                raise Damaged(result)
-            is_intact = True
-        self._is_checked = True
-        return is_intact
-
-
-@contextmanager
-def open_database(file: Path) -> "Iterator[Connection]":
-    """Open the database in an existing file. It is opened for each use: another process may have replaced it."""
-    import sqlite3
-
-    try:
-        with closing(
-            sqlite3.connect(database_uri(file, "rw"), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-        ) as database:
-            rollup.add_functions(database)
-            yield database
-    except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code, the others are details
-        if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-            raise Damaged(str(error)) from error
-        raise
-
-
-def reading(source: Path | StatisticsSource) -> AbstractContextManager[StatisticsTables]:
-    """Open statistics in one transaction, for consistent reads."""
-    return _reading_file(source) if isinstance(source, Path) else source.reading()
-
-
-@contextmanager
-def _reading_file(file: Path) -> "Iterator[Connection]":
-    """Open the file; an empty database if it does not exist."""
-    import sqlite3
-
-    try:
-        with ExitStack() as stack:
-            database = stack.enter_context(open_database(file)) if file.exists() else None
-            if database is not None:
-                check_tables(database, VERSION, file)
-            else:
-                database = stack.enter_context(closing(sqlite3.connect("", isolation_level=None)))
-                rollup.add_functions(database)
-                create_tables(database)
-            database.execute("BEGIN")
-            yield database
-    except Damaged as error:
-        hint = "OneTool renames it and starts a new one, at the next start at the latest."
-        raise ToolError(f"the statistics file {file} is damaged: {error}. {hint}") from None
-    except sqlite3.Error as error:
-        raise ToolError(f"cannot read the statistics in {file}: {error}") from None
+def insert_records(tables: StatisticsTables, records: Sequence[Record], now: float) -> None:
+    """Insert the records and update the aggregates, in the current transaction."""
+    last_call, last_run = tables.execute(LAST_ROWS).fetchone()
+    tables.executemany(_insert_into("calls", CallRecord), _rows(records, CallRecord))
+    tables.executemany(INSERT_RUN.format(insert=_insert_into("runs", RunRecord)), _rows(records, RunRecord))
+    details.insert(tables, records)
+    spending.add(tables, (record for record in records if isinstance(record, RunRecord)))
+    uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
+    tables.executemany(COUNT_USE, uses)
+    for record in records:
+        if isinstance(record, SessionRecord):
+            _insert_session(tables, record)
+    rollup.add(tables, last_call, last_run, now)
 
 
 def _insert_into(table: str, kind: type[Record]) -> str:
@@ -374,12 +248,12 @@ def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, A
             }
 
 
-def _insert_session(database: StatisticsTables, record: SessionRecord) -> None:
+def _insert_session(tables: StatisticsTables, record: SessionRecord) -> None:
     tokens = {to_column(name): count for name, count in record.definitions.items()}
     catalog = _digest(tokens)
-    database.executemany(INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items()))
+    tables.executemany(INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items()))
     row = (record.session, record.agent, catalog, sum(tokens.values()), record.own_tokens, record.at)
-    database.execute(INSERT_SESSION, tuple(map(to_column, row)))
+    tables.execute(INSERT_SESSION, tuple(map(to_column, row)))
 
 
 def _digest(tokens: Mapping[Any, int]) -> str:
@@ -390,5 +264,5 @@ def _digest(tokens: Mapping[Any, int]) -> str:
 
 
 def to_column(value: Any, max_chars: int = MAX_NAME_CHARS) -> Any:
-    """Truncate text and escape lone surrogates, which SQLite does not accept. Other values are returned unchanged."""
-    return value[:max_chars].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    """Return the start of a text as both databases store it. Other values are returned unchanged."""
+    return details.to_text(value[:max_chars]) if isinstance(value, str) else value

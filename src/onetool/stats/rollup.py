@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from onetool.stats.record import StatisticsTables
+    from onetool.stats.database import StatisticsTables
 
 HOUR, DAY = 3600, 86_400
 BLOCK = 28 * DAY
 WIDTHS = (HOUR, DAY, BLOCK)
 KEEP_HOURS_SECONDS = 50 * DAY  # longer reports use days
 ALL_CALLS, CALLS_OF_TOOL, ALL_RUNS, RUNS_OF_TOOL = range(4)
-MAX_DISTINCT = {"name": 10_000, "error": 1_000}  # both are chosen by code; further values are counted together
+MAX_DISTINCT = {"name": 10_000, "error": 1_000}  # in a block; code chooses both, and further ones count together
 OTHER = "(other)"
 BUCKETS_PER_DECADE = 10
 BOUNDS = tuple(
@@ -31,13 +31,14 @@ BOUNDS = tuple(
 )
 SCHEMA = """
 CREATE TABLE rollups (
-    width INTEGER, start INTEGER, kind INTEGER, name TEXT, agent TEXT, error TEXT, count INTEGER, tokens REAL,
-    trips REAL, least REAL, most REAL, last REAL, PRIMARY KEY (width, start, kind, name, agent, error)
-) WITHOUT ROWID;
+    width BIGINT, start BIGINT, kind BIGINT, name TEXT, agent TEXT, error TEXT, count BIGINT, tokens DOUBLE PRECISION,
+    trips DOUBLE PRECISION, least DOUBLE PRECISION, most DOUBLE PRECISION, last DOUBLE PRECISION,
+    PRIMARY KEY (width, start, kind, name, agent, error)
+){in_order};
 CREATE TABLE times (
-    width INTEGER, start INTEGER, kind INTEGER, name TEXT, agent TEXT, bucket INTEGER, count INTEGER,
+    width BIGINT, start BIGINT, kind BIGINT, name TEXT, agent TEXT, bucket BIGINT, count BIGINT,
     PRIMARY KEY (width, start, kind, name, agent, bucket)
-) WITHOUT ROWID;
+){in_order};
 """
 
 
@@ -75,29 +76,41 @@ SOURCES = (
     RUNS.format(which="{runs}"),
     SHARES.format(which="{runs}"),
 )
+# The rows that were inserted after two rows, and those of a time range.
 ADDED = {"calls": "rowid > :call", "runs": "runs.kind = 'run' AND runs.rowid > :run"}
 BETWEEN = {
     "calls": "at >= :since AND at < :until",
     "runs": "runs.kind = 'run' AND runs.at >= :since AND runs.at < :until",
 }
-CREATE_FRESH = """
-CREATE TEMP TABLE fresh (
-    start BIGINT, kind INTEGER, name TEXT, agent TEXT, error TEXT, seconds DOUBLE PRECISION, tokens DOUBLE PRECISION,
-    trips DOUBLE PRECISION, at DOUBLE PRECISION
-)"""
-FILL_FRESH = f"""
-INSERT INTO fresh (at, kind, name, agent, error, seconds, tokens, trips, start)
-SELECT *, cast(floor(at / {HOUR}) AS BIGINT) * {HOUR} FROM ({{source}}) AS source
+MAX_ROWS = (1 << 63) - 1  # no limit: an OFFSET of SQLite needs one
+KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND start = :block AND kind = {CALLS_OF_TOOL}"
+SURPLUS = f"""
+SELECT {{column}} FROM fresh WHERE kind = {CALLS_OF_TOOL} AND {{column}} NOT IN ({KNOWN}) GROUP BY 1
+ORDER BY count(*) DESC LIMIT {MAX_ROWS}
+OFFSET {greater(f"{{limit}} - (SELECT count(*) FROM ({KNOWN}) AS known)", "0")}
 """
-SUM_FRESH = (
-    f"""CREATE TEMP TABLE fresh_rollups AS
-    SELECT {HOUR} AS width, start, kind, name, agent, coalesce(error, '') AS error,
-    count(*) AS count, coalesce(sum(tokens), 0) AS tokens, coalesce(sum(trips), 0) AS trips,
-    min(seconds) AS least, max(seconds) AS most,
-    max(at) AS last FROM fresh GROUP BY 2, 3, 4, 5, 6""",
-    f"""CREATE TEMP TABLE fresh_times AS SELECT {HOUR} AS width, start, kind, name, agent, bucket(seconds) AS bucket,
-    count(*) AS count FROM fresh WHERE kind <> {ALL_CALLS} GROUP BY 2, 3, 4, 5, 6""",
+LIMITED_COLUMNS = ", ".join(
+    f"CASE WHEN {column} IN ({SURPLUS.format(column=column, limit=limit)}) THEN '{OTHER}' ELSE {column} END AS {column}"
+    for column, limit in MAX_DISTINCT.items()
 )
+# Without temporary tables, which take PostgreSQL longer than adding up some hundred calls.
+ROWS = f"""
+WITH fresh (at, kind, name, agent, error, seconds, tokens, trips) AS MATERIALIZED ({" UNION ALL ".join(SOURCES)}),
+widths (width) AS ({{widths}}),
+limited AS (
+    SELECT width, cast(floor(at / width) AS BIGINT) * width AS start, kind, at, agent, seconds, tokens, trips,
+    {LIMITED_COLUMNS} FROM fresh CROSS JOIN widths
+)
+"""
+SUM_ROWS = f"""
+{ROWS} SELECT width, start, kind, name, agent, coalesce(error, '') AS error, count(*) AS count,
+coalesce(sum(tokens), 0) AS tokens, coalesce(sum(trips), 0) AS trips, min(seconds) AS least, max(seconds) AS most,
+max(at) AS last FROM limited GROUP BY 1, 2, 3, 4, 5, 6
+"""
+SUM_TIMES = f"""
+{ROWS} SELECT width, start, kind, name, agent, bucket(seconds) AS bucket, count(*) AS count
+FROM limited WHERE kind <> {ALL_CALLS} GROUP BY 1, 2, 3, 4, 5, 6
+"""
 ADD_ROLLUP = f"""
 ON CONFLICT (width, start, kind, name, agent, error) DO UPDATE SET count = rollups.count + excluded.count,
 tokens = rollups.tokens + excluded.tokens, trips = rollups.trips + excluded.trips,
@@ -107,43 +120,14 @@ last = {greater("rollups.last", "excluded.last")}
 ADD_TIMES = """
 ON CONFLICT (width, start, kind, name, agent, bucket) DO UPDATE SET count = times.count + excluded.count
 """
-MERGE = (
-    f"""INSERT INTO rollups SELECT :width, start / :width * :width, kind, name, agent, error, sum(count), sum(tokens),
-    sum(trips), min(least), max(most), max(last) FROM fresh_rollups WHERE true GROUP BY 2, 3, 4, 5, 6
-    {ADD_ROLLUP}""",
-    f"""INSERT INTO times SELECT :width, start / :width * :width, kind, name, agent, bucket, sum(count)
-    FROM fresh_times WHERE true GROUP BY 2, 3, 4, 5, 6
-    {ADD_TIMES}""",
+ALL_WIDTHS = " UNION ALL ".join(f"SELECT {width}" for width in WIDTHS)
+ADD = (
+    f"INSERT INTO rollups {SUM_ROWS.format(widths=ALL_WIDTHS, **ADDED)} {ADD_ROLLUP}",
+    f"INSERT INTO times {SUM_TIMES.format(widths=ALL_WIDTHS, **ADDED)} {ADD_TIMES}",
 )
-MAX_ROWS = (1 << 63) - 1  # no limit: an OFFSET of SQLite needs one
-KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND kind = {CALLS_OF_TOOL}"
-ROOM = f":limit - (SELECT count(*) FROM ({KNOWN}) AS known)"
-SURPLUS = f"""
-SELECT {{column}} FROM fresh WHERE kind = {CALLS_OF_TOOL} AND {{column}} NOT IN ({KNOWN})
-GROUP BY 1 ORDER BY count(*) DESC LIMIT {MAX_ROWS} OFFSET {greater(ROOM, "0")}"""
-# Without temporary tables: creating and dropping them takes PostgreSQL longer than adding up some hundred calls.
-ADDED_ROWS = f"""
-WITH fresh (at, kind, name, agent, error, seconds, tokens, trips) AS MATERIALIZED (
-    {" UNION ALL ".join(source.format(**ADDED) for source in SOURCES)}
-), widths (width) AS (SELECT {HOUR} UNION ALL SELECT {DAY} UNION ALL SELECT {BLOCK}),
-limited AS (
-    SELECT width, cast(floor(at / width) AS BIGINT) * width AS start, kind, at, agent, seconds, tokens, trips,
-    {
-    ", ".join(
-        f"CASE WHEN {column} IN ({SURPLUS.format(column=column).replace(':limit', str(limit))}) "
-        f"THEN '{OTHER}' ELSE {column} END AS {column}"
-        for column, limit in MAX_DISTINCT.items()
-    )
-} FROM fresh CROSS JOIN widths
-)"""
-ADD_AT_ONCE = (
-    f"""{ADDED_ROWS}
-    INSERT INTO rollups SELECT width, start, kind, name, agent, coalesce(error, ''), count(*),
-    coalesce(sum(tokens), 0), coalesce(sum(trips), 0), min(seconds), max(seconds), max(at)
-    FROM limited WHERE true GROUP BY 1, 2, 3, 4, 5, 6 {ADD_ROLLUP}""",
-    f"""{ADDED_ROWS}
-    INSERT INTO times SELECT width, start, kind, name, agent, bucket(seconds), count(*)
-    FROM limited WHERE kind <> {ALL_CALLS} GROUP BY 1, 2, 3, 4, 5, 6 {ADD_TIMES}""",
+SUM_RANGE = (
+    f"CREATE TEMP TABLE fresh_rollups AS {SUM_ROWS.format(widths=f'SELECT {HOUR}', **BETWEEN)}",
+    f"CREATE TEMP TABLE fresh_times AS {SUM_TIMES.format(widths=f'SELECT {HOUR}', **BETWEEN)}",
 )
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE width = :width AND start < :before - :width" for table in ("rollups", "times")
@@ -156,39 +140,27 @@ def add_functions(database: "Connection") -> None:
     database.create_function("floor", 1, math.floor, deterministic=True)
 
 
-def add(database: "StatisticsTables", call: int, run: int) -> None:
+def add(tables: "StatisticsTables", call: int, run: int, now: float) -> None:
     """Add the calls and runs that were inserted after these rows."""
-    sum_rows(database, ADDED, call=call, run=run)
-    for width in WIDTHS:
-        for statement in MERGE:
-            database.execute(statement, {"width": width})
+    for statement in ADD:
+        tables.execute(statement, {"call": call, "run": run, "block": _start_of_block(now)})
 
 
-def add_at_once(database: "StatisticsTables", call: int, run: int) -> None:
-    """Do the same with two statements, which takes PostgreSQL less time, and SQLite more."""
-    for statement in ADD_AT_ONCE:
-        database.execute(statement, {"call": call, "run": run})
+def sum_range(tables: "StatisticsTables", since: float, until: float, now: float) -> None:
+    """Sum calls and runs of a time range into the temporary tables `fresh_rollups` and `fresh_times`."""
+    for statement in SUM_RANGE:
+        tables.execute(statement, {"since": since, "until": until, "block": _start_of_block(now)})
 
 
-def sum_rows(database: "StatisticsTables", which: Mapping[str, str], **bounds: float) -> None:
-    """Aggregate calls and runs per hour into the temporary tables `fresh_rollups` and `fresh_times`."""
-    for table in ("fresh", "fresh_rollups", "fresh_times"):
-        database.execute(f"DROP TABLE IF EXISTS {table}")
-    database.execute(CREATE_FRESH)
-    for source in SOURCES:
-        database.execute(FILL_FRESH.format(source=source.format(**which)), bounds)
-    for column, limit in MAX_DISTINCT.items():
-        surplus = SURPLUS.format(column=column)
-        database.execute(f"UPDATE fresh SET {column} = '{OTHER}' WHERE {column} IN ({surplus})", {"limit": limit})
-    for statement in SUM_FRESH:
-        database.execute(statement)
+def _start_of_block(now: float) -> int:
+    return int(now // BLOCK) * BLOCK
 
 
-def prune(database: "StatisticsTables", now: float, keep_seconds: float) -> None:
+def prune(tables: "StatisticsTables", now: float, keep_seconds: float) -> None:
     for width in WIDTHS:
         before = now - (min(KEEP_HOURS_SECONDS, keep_seconds) if width == HOUR else keep_seconds)
         for statement in PRUNE:
-            database.execute(statement, {"width": width, "before": before})
+            tables.execute(statement, {"width": width, "before": before})
 
 
 def percentile(counts: Mapping[int, int], percent: int, least: float, most: float) -> float:

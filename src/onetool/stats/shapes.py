@@ -9,24 +9,20 @@ not a schema. The caller states that it was only observed.
 import json
 import re
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import ToolError
-from onetool.util import atomic
-from onetool.util.background import Background, exclusive, put_aside
-from onetool.util.versioning import check_version
+from onetool.stats.database import StatisticsDatabase, StatisticsTables
+from onetool.util.background import Background
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-VERSION = 1
 MAX_DEPTH = 6
 MAX_KEYS = 100
 MIN_ENTRIES = 3  # with equal keys, which make a dict a table
@@ -37,6 +33,8 @@ MAX_PARTS = 400  # of a stored shape
 MAX_TEXT_CHARS = 800
 MAX_PENDING = 100  # results that are not merged yet; the oldest are dropped
 SAMPLE_AFTER = 32  # results of a tool; from then on only one of this many is read
+SELECT_SHAPE = "SELECT shape FROM shapes WHERE tool = ?"
+PUT_SHAPE = "INSERT INTO shapes VALUES (?, ?) ON CONFLICT (tool) DO UPDATE SET shape = excluded.shape"
 
 TYPE_NAMES: Mapping[type, str] = {
     str: "str",
@@ -292,29 +290,25 @@ def _make_adapter() -> "TypeAdapter[Shape]":
     return TypeAdapter(Shape)
 
 
-def to_json(shape: Shape) -> Any:
-    return _make_adapter().dump_python(shape, mode="json", exclude_defaults=True)
+def to_json(shape: Shape) -> str:
+    return _make_adapter().dump_json(shape, exclude_defaults=True).decode()
 
 
-def from_json(data: Any) -> Shape:
-    return _make_adapter().validate_python(data)
+def from_json(text: str) -> Shape:
+    return _make_adapter().validate_json(text)
 
 
 class Shapes:
-    """The shapes of all tools, in a place that several processes may update. Only changes are written.
+    """The shapes of all tools, in the database of the statistics. Only changes are written; processes merge theirs."""
 
-    A class that derives from it implements `_read` and `_write`.
-    """
-
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, statistics: StatisticsDatabase) -> None:
+        self._statistics = statistics
         self._known: dict[str, Shape] | None = None
         self._learned: deque[tuple[str, Any]] = deque(maxlen=MAX_PENDING)
         self._changed: set[str] = set()
         self._seen: dict[str, int] = {}
         self._lock = threading.Lock()
         self._background = Background("onetool-shapes", self._write_changed)
-        self._notice: str | None = None
         self.problem: str | None = None
 
     def learn(self, name: str, value: Any) -> None:
@@ -333,11 +327,20 @@ class Shapes:
 
     def read_all(self) -> dict[str, Shape]:
         """Return all stored shapes."""
-        return self._read()
+        with self._statistics.reading() as tables:
+            rows = tables.execute("SELECT tool, shape FROM shapes").fetchall()
+        return {tool: from_json(text) for tool, text in rows}
 
     def merge_all(self, shapes: Mapping[str, Shape]) -> None:
-        """Merge shapes into the stored ones."""
-        self._write(shapes)
+        """Merge shapes into the stored ones, which other processes may have updated."""
+
+        def change(tables: StatisticsTables) -> None:
+            for name, shape in shapes.items():
+                row = tables.execute(SELECT_SHAPE, (name,)).fetchone()
+                merged = shape if row is None else limit_size(merge(from_json(row[0]), shape))
+                tables.execute(PUT_SHAPE, (name, to_json(merged)))
+
+        self._statistics.write(change)
 
     def flush(self) -> None:
         self._background.flush()
@@ -346,11 +349,11 @@ class Shapes:
         self._background.close()
 
     def _merge_pending(self) -> dict[str, Shape]:
-        """Return all shapes, with pending ones merged. The first call reads the file."""
+        """Return all shapes, with pending ones merged. The first call reads the database."""
         if self._known is None:
             try:
-                self._known = self._read()
-            except (OSError, ToolError, _Damaged):  # reported and handled at the next write
+                self._known = self.read_all()
+            except (OSError, ToolError):  # reported and handled at the next write
                 self._known = {}
         while self._learned:
             name, outlined = self._learned.popleft()
@@ -370,56 +373,11 @@ class Shapes:
         if not changed:
             return True
         try:
-            self._write(changed)
-        except (OSError, ToolError, _Damaged) as error:
-            self.problem = f"cannot write result shapes to {self._place}: {error}"
+            self.merge_all(changed)
+        except (OSError, ToolError) as error:
+            self.problem = f"cannot write result shapes to {self._statistics.place}: {error}"
             with self._lock:
                 self._changed |= changed.keys()
             return False
-        self.problem = self._notice
+        self.problem = self._statistics.notice
         return True
-
-    def _write(self, changed: Mapping[str, Shape]) -> None:
-        """Merge the changes into what is stored, which other processes may have updated."""
-        raise NotImplementedError
-
-    def _read(self) -> dict[str, Shape]:
-        raise NotImplementedError
-
-
-class ShapeFile(Shapes):
-    """The shapes in a file."""
-
-    def __init__(self, file: Path, *, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(str(file))
-        self._file, self._clock = file, clock
-
-    def _write(self, changed: Mapping[str, Shape]) -> None:
-        """Merge the changes into the file, which other processes may have updated, and replace it atomically."""
-        with exclusive(self._file):
-            self._merge_into_file(changed)
-
-    def _merge_into_file(self, changed: Mapping[str, Shape]) -> None:
-        try:
-            written = self._read()
-        except _Damaged as error:
-            old_file, written = put_aside(self._file, self._clock()), {}
-            self._notice = f"damaged result shapes in {self._file} were reset ({error}); old file: {old_file}"
-        for name, shape in changed.items():
-            written[name] = limit_size(merge(written.get(name, NOTHING), shape))
-        data = {"version": VERSION, "shapes": {name: to_json(shape) for name, shape in written.items()}}
-        atomic.write(self._file, json.dumps(data))
-
-    def _read(self) -> dict[str, Shape]:
-        try:
-            data = json.loads(self._file.read_bytes())
-            check_version(data.get("version"), VERSION, "it")
-            return {str(name): from_json(shape) for name, shape in data["shapes"].items()}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise _Damaged(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
-
-
-class _Damaged(Exception):
-    """The file is damaged, or is not a shapes file."""

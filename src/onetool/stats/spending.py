@@ -12,7 +12,8 @@ from onetool.stats.details import to_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from onetool.stats.record import RunRecord, StatisticsTables
+    from onetool.stats.database import StatisticsTables
+    from onetool.stats.record import RunRecord
 
 SCHEMA: Final = """
 CREATE TABLE spending (

@@ -17,12 +17,12 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from onetool.errors import ToolError
 from onetool.stats import rollup
-from onetool.stats.record import StatisticsSource, StatisticsTables, reading, to_column
+from onetool.stats.database import StatisticsDatabase, StatisticsTables
+from onetool.stats.record import to_column
 from onetool.stats.rollup import BLOCK, DAY, HOUR
 
 # Length of a period, and width of its bars. All time uses the first width with few enough bars.
@@ -141,7 +141,7 @@ class StatsSummary(TypedDict):
 
 
 def summarize(
-    source: Path | StatisticsSource,
+    statistics: StatisticsDatabase,
     period: str = "all",
     tool: str | None = None,
     *,
@@ -152,12 +152,9 @@ def summarize(
     """Return the statistics of the last day, week (7 days), month (30 days), or of all time."""
     now = time.time() if now is None else now
     filters = {"since": _period_start(period, now), "tool": to_column(tool), "agent": to_column(agent)}
-    with reading(source) as database:
+    with statistics.reading() as database:
         hour, day, block = (_first_complete_start(filters["since"], width) for width in rollup.WIDTHS)
-        if period in PERIODS:
-            rollup.sum_rows(database, rollup.BETWEEN, since=filters["since"], until=hour)
-        else:
-            rollup.sum_rows(database, rollup.ADDED, call=FOREVER, run=FOREVER)
+        rollup.sum_range(database, filters["since"], hour, now)
         for statement in (RANGES, *PARTS):
             database.execute(statement)
         _select_ranges(database, (HOUR, hour, day), (DAY, day, block), (BLOCK, block, FOREVER))
@@ -192,10 +189,10 @@ class ToolCounts(NamedTuple):
     last_error: tuple[str, float] | None = None
 
 
-def get_usage(source: Path | StatisticsSource, tool: str, agent: str | None = None) -> ToolCounts:
+def get_usage(statistics: StatisticsDatabase, tool: str, agent: str | None = None) -> ToolCounts:
     """Return the usage of a tool by one agent, or by all."""
     filters = {"kind": rollup.CALLS_OF_TOOL, "tool": to_column(tool), "agent": to_column(agent)}
-    with reading(source) as database:
+    with statistics.reading() as database:
         calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
         times = _compute_percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
         return ToolCounts(

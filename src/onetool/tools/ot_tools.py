@@ -700,7 +700,8 @@ def _summarize(system: System, agent: str | None, period: str, name: str) -> "St
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
     tool_name = entry.name if entry else name
-    return summarize(system.stores.statistics, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms)
+    statistics = system.stores.recorder.database
+    return summarize(statistics, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms)
 
 
 def _write_report(context: ToolContext, summary: "StatsSummary", output: str) -> None:

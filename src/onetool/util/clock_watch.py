@@ -37,3 +37,27 @@ class ClockWatch:
             self._jumped_at = None
             self.jump = 0.0
         return self._jumped_at is None
+
+
+class Sweep:
+    """Decides when to delete what is old: once per interval, and never soon after the clock has jumped."""
+
+    def __init__(
+        self, clock: Callable[[], float], seconds: float, steady: Callable[[], float] = read_steady_clock
+    ) -> None:
+        self._watch = ClockWatch(clock, steady)
+        self._seconds = seconds
+        self._steady = steady
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        """Return whether to delete now."""
+        now = self._steady()
+        if not self._watch.is_reliable() or now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True
+
+    def repeat(self) -> None:
+        """Continue at the next check: not everything was deleted."""
+        self._next = 0.0

@@ -114,7 +114,7 @@ class RecordedRunHandlers:
         async def send() -> AsyncIterator[bytes]:
             for shared in list_stores(self._api, sees_all=sees_all):
                 await self._api.run_in_thread(partial(flush_all, shared))
-                batches = history.iter_runs(shared[0].statistics, criteria)
+                batches = history.iter_runs(shared[0].recorder.database, criteria)
                 while (batch := await self._api.run_in_thread(partial(next, batches, None))) is not None:
                     yield await self._api.run_in_thread(partial(self._render_lines, batch, sees_all))
 
@@ -162,10 +162,9 @@ def list_stores(api: Api, *, sees_all: bool) -> list[list[Stores]]:
 
     Applications that share a directory or a database are in one list.
     """
-    found: dict[object, list[Stores]] = {}
+    found: dict[str, list[Stores]] = {}
     for app in (api.app, *(api.list_neighbors() if sees_all else ())):
-        remote = app.stores.remote
-        found.setdefault(app.stores.directory if remote is None else remote.place, []).append(app.stores)
+        found.setdefault(app.stores.recorder.database.place, []).append(app.stores)
     return list(found.values())
 
 
@@ -175,7 +174,7 @@ async def read(api: Api, shared: list[Stores], function: Callable[..., T], *argu
     def flush_and_read() -> T | None:
         flush_all(shared)  # include runs that just ended
         with suppress(ToolError, OSError):
-            return function(shared[0].statistics, *arguments)
+            return function(shared[0].recorder.database, *arguments)
         return None
 
     return await api.run_in_thread(flush_and_read)

@@ -70,7 +70,7 @@ class StatsHandlers:
         app.stores.recorder.flush()  # include calls that just ended
         name = app.registry.aliases.get(query.tool, query.tool) or None
         round_trip_ms = app.settings.stats.round_trip_ms
-        values = summarize(app.stores.statistics, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
+        values = summarize(app.stores.recorder.database, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
         enabled, problem = app.settings.stats.enabled, app.stores.recorder.problem or ""
         return Statistics.model_validate({**values, "is_enabled": enabled, "problem": problem})
 

@@ -47,7 +47,7 @@ from onetool.util.time_format import in_utc
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onetool.stats.record import StatisticsSource
+    from onetool.stats.database import StatisticsDatabase
 
 ROOT: Final = "/api/tools"
 TOOL: Final = f"{ROOT}/{{name}}"
@@ -149,7 +149,7 @@ class ToolHandlers:
             observed_shape=stores.shapes.text(tool.name),
             file=tool.file,
             timeout_seconds=tool.timeout,
-            usage=_get_usage(stores.statistics, tool.name, agent),
+            usage=_get_usage(stores.recorder.database, tool.name, agent),
             versions=[*map(ToolVersion.model_validate, self._list_versions(tool))],
         )
         return self._api.to_json(details)
@@ -219,10 +219,10 @@ def _get_name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _get_usage(source: "Path | StatisticsSource", name: str, agent: str | None) -> ToolUsage:
+def _get_usage(statistics: "StatisticsDatabase", name: str, agent: str | None) -> ToolUsage:
     """Return the usage by one agent or by all. Unreadable statistics count as zero; the health check reports them."""
     try:
-        counts = summary.get_usage(source, name, agent)
+        counts = summary.get_usage(statistics, name, agent)
     except (ToolError, OSError):
         counts = summary.ToolCounts(0, 0)
     usage = ToolUsage(calls=counts.calls, errors=counts.errors, p50_ms=counts.p50_ms)
