@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
-from onetool.audit import AuditLog
 from onetool.backends.threads import call_blocking, reject_event_loop
 from onetool.bundles.source import BundleSource
 from onetool.config.load import Examined, Loaded
@@ -67,6 +66,7 @@ from onetool.runs.starters import is_revoked
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
+from onetool.state.audit import AuditLog
 from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
 from onetool.state.storage import JobStorage, MediaStorage, ResultStorage, StoredSettings
 from onetool.state.stores import Stores

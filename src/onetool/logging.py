@@ -22,7 +22,7 @@ from onetool.util.background import Background
 from onetool.util.locks import locked
 
 if TYPE_CHECKING:
-    from onetool.audit_records import StoredRecord
+    from onetool.state.audit_records import StoredRecord
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 MAX_LOG_BYTES = 10 << 20
@@ -89,7 +89,7 @@ class Log:
 
     def read(self, position: str | None = None) -> "Iterator[StoredRecord]":
         """Yield the lines after a position, newest first, also of older files."""
-        from onetool.audit_records import read_files
+        from onetool.state.audit_records import read_files
 
         return (
             iter(()) if self._file is None else read_files([self._file, *list_rotated(self._file, self.keep)], position)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import anyio.to_thread
 
-from onetool.audit import AuditLog
 from onetool.config.load import Loaded
 from onetool.core.bus.bus import ToolBus
 from onetool.errors import ConfigError
@@ -15,6 +14,7 @@ from onetool.paths import resolve_path
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
+from onetool.state.audit import AuditLog
 from onetool.state.disabled_tools import Switches
 from onetool.state.opening import open_state
 from onetool.state.storage import DisabledToolStorage, MediaStorage, RemoteState, ResultStorage

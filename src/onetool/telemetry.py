@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from onetool.audit import AuditLog
 from onetool.core.bus.events import RUN, CallFinished, Events, RunFinished, RunStarted
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
 from onetool.logging import Log
 from onetool.runner.answer import Answer
 from onetool.runner.run_output import RunOutput
+from onetool.state.audit import AuditLog
 from onetool.state.stores import Stores
 from onetool.stats.details import (
     MARGIN_CHARS,

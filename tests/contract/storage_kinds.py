@@ -29,7 +29,6 @@ from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.logging import Log
-from onetool.notify import NoticeFiles
 from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import Directories, find_directories
 from onetool.proxy.definitions import Definition, ToolListCache
@@ -40,6 +39,7 @@ from onetool.runs.model import CallState, DurableCall, DurableRunRecord
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
 from onetool.state.disabled_tools import Switches
 from onetool.state.documents import TokenRows
+from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore, SessionValue

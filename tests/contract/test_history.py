@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.contract.storage_kinds import open_postgres
 
-from onetool.audit import AuditLog
-from onetool.audit_records import AuditFilter
+from onetool.state.audit import AuditLog
+from onetool.state.audit_records import AuditFilter
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.history import (

@@ -14,7 +14,6 @@ from tests.support import configure
 
 from onetool.config.model import Output
 from onetool.llm.token_budget import TokenUsageFile
-from onetool.notify import NoticeFiles
 from onetool.oauth.credential_store import CredentialStore
 from onetool.proxy.pins import Pins
 from onetool.results import ResultStore
@@ -22,6 +21,7 @@ from onetool.results.blobs import Media
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
 from onetool.state.disabled_tools import Switches
+from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionValue

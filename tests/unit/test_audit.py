@@ -17,13 +17,13 @@ from tests.extensions_support import configure, open_app_in, write_secrets
 from tests.support import App, eventually, open_app
 
 from onetool import ToolError, tool
-from onetool.audit import MAX_ARGUMENT_CHARS, AuditLog
-from onetool.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
 from onetool.core.bus.adapt import as_tool
 from onetool.core.bus.events import CallFinished
 from onetool.core.context import ToolContext
 from onetool.errors import AuditUnavailable, SandboxDenied
 from onetool.logging import Log
+from onetool.state.audit import MAX_ARGUMENT_CHARS, AuditLog
+from onetool.state.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
 from onetool.util.redact import REDACTED, Redactor
 
 CANARY = "c4n4ry\\with'quotes\"and-ünïcode"

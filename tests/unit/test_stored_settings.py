@@ -10,7 +10,6 @@ import anyio
 import pytest
 from tests.postgres_support import PostgresServer
 
-from onetool.audit import AuditLog
 from onetool.config.load import Loaded, load
 from onetool.config.settings_reader import SettingsReader, examine_settings, require_stored
 from onetool.editing.attempts import make_edit
@@ -20,6 +19,7 @@ from onetool.editing.server_changes import ServerChanges
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
+from onetool.state.audit import AuditLog
 from onetool.state.postgres_state import PostgresState
 from onetool.state.storage import StoredSettings
 from onetool.util.redact import Redactor

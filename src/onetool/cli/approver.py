@@ -74,7 +74,7 @@ class RunJournal:
 
     def record(self, run: "DurableRunRecord", decision: str, calls: Sequence[int], by: str, **facts: Any) -> None:
         """Write the decision to the audit log, before it is applied. Raise if that fails."""
-        from onetool.audit import open_audit_log
+        from onetool.state.audit import open_audit_log
 
         audit = open_audit_log(self.loaded, self.remote)
         try:

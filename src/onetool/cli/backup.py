@@ -16,7 +16,7 @@ from onetool.paths import find_directories
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
-    from onetool.backup_archive import Contents
+    from onetool.cli.backup_archive import Contents
 
 RESTORE = "restore"
 MAX_NAMES = 5
@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _save(options: argparse.Namespace) -> int:
-    from onetool.backup_archive import write_archive
+    from onetool.cli.backup_archive import write_archive
     from onetool.config.load import load
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
@@ -83,7 +83,7 @@ def _list_names(names: tuple[str, ...]) -> str:
 
 
 def _restore(options: argparse.Namespace) -> int:
-    from onetool.backup_archive import restore_archive
+    from onetool.cli.backup_archive import restore_archive
     from onetool.util.running_servers import list_servers
 
     if options.archive is None:

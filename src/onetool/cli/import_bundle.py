@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from onetool.audit import open_audit_log
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult, import_bundle, read
 from onetool.bundles.owner_marks import keep_disabled
@@ -37,6 +36,7 @@ from onetool.editing.edit_history import EditedItem
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories, find_directories
+from onetool.state.audit import open_audit_log
 from onetool.state.disabled_tools import Switches, list_owner_marks
 from onetool.state.opening import opened_state
 from onetool.util.problem import Problem

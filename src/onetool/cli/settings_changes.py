@@ -95,8 +95,8 @@ class SettingsCommand:
             return anyio.run(self._make_edit, plan)
 
     async def _make_edit(self, plan: "Plan") -> "MadeEdit":
-        from onetool.audit import open_audit_log
         from onetool.editing.attempts import make_edit
+        from onetool.state.audit import open_audit_log
 
         is_dry_run = getattr(self._options, "dry_run", False)
         with closing(open_audit_log(self.loaded, self._remote)) as audit:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from onetool.audit import open_audit_log
 from onetool.cli.identity import user_name
 from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files
@@ -16,6 +15,7 @@ from onetool.editing.planned_edit import digest_text
 from onetool.editing.settings_editor import LOCK
 from onetool.errors import StorageError
 from onetool.paths import Directories
+from onetool.state.audit import open_audit_log
 from onetool.util.locks import locked
 
 

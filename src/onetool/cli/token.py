@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.audit import open_audit_log
     from onetool.cli.identity import user_name
     from onetool.cli.signals import blocked_signals
     from onetool.config.load import load
     from onetool.config.settings_reader import require_stored
+    from onetool.state.audit import open_audit_log
     from onetool.state.opening import opened_state
     from onetool.transports.http.token_changes import TokenChanges
 

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
-from onetool.audit import AuditLog
 from onetool.editing.edit_history import HistoryEntry
 from onetool.editing.planned_edit import EditConflict, PlannedEdit
 from onetool.editing.settings_editor import SettingsEditor
+from onetool.state.audit import AuditLog
 
 MAX_ATTEMPTS: Final = 30  # each one that fails is an edit of somebody else that succeeded
 MAX_WAIT_SECONDS: Final = 0.1

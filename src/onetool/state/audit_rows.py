@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from onetool.audit_records import StoredRecord
 from onetool.errors import StorageError
 from onetool.logging import MAX_LINES_WAITING, MAX_LOG_BYTES, encode_line
+from onetool.state.audit_records import StoredRecord
 from onetool.state.postgres_database import Database
 from onetool.util.background import Background
 

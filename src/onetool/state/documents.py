@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import BundleError, StorageError, ToolError
-from onetool.notify import DEFAULT_MAX_FILE_BYTES
 from onetool.proxy.definitions import VERSION as LIST_VERSION, Definition, Failure, digest
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetSet
 from onetool.state.changes import Cached, Changes
 from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.keys import ALL, BROWSER_SESSIONS, VALUES, load_sealer
+from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
 from onetool.state.postgres_database import Database, Statements, StoreUnavailable
 from onetool.state.sealed_values import SealedValues
 from onetool.state.sealing import Sealer

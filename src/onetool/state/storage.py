@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from onetool.audit_records import StoredRecord
     from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit
     from onetool.config.model import Output, Token
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.search.shelf import Shelf
     from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.state.audit_records import StoredRecord
     from onetool.state.session_store import SessionValue
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Self
 
 from onetool.config.model import Notify, Output
-from onetool.notify import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
 from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippetFile
+from onetool.state.notices import RATE_SECONDS, NoticeFiles, RateLimit, too_many_messages
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
 from onetool.state.storage import (

@@ -138,7 +138,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     Example:
         ot.notify(topic="notes", message="Remember to review PR #123")
     """
-    from onetool.notify import NO_TOPIC, publish
+    from onetool.state.notices import NO_TOPIC, publish
 
     system, settings = get_system(context), get_system(context).settings.notify
     if settings.topics:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from onetool.audit_records import AuditFilter, AuditPage
 from onetool.errors import ToolError
+from onetool.state.audit_records import AuditFilter, AuditPage
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.recorded_runs import JSON_LINES

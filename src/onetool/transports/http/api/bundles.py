@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.audit import Facts
 from onetool.bundles import store_errors
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
 from onetool.bundles.owner_marks import list_marks, list_names
@@ -15,6 +14,7 @@ from onetool.core.bus.authorize import describe_disabled
 from onetool.core.context import ToolContext
 from onetool.core.registry import python_name
 from onetool.core.schema import JSON
+from onetool.state.audit import Facts
 from onetool.state.storage import BundleStorage
 from onetool.transports.http import identity, models
 from onetool.transports.http.api.common import Api

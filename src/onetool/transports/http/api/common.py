@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.app import OneTool
-from onetool.audit import Facts
 from onetool.core.schema import JSON
+from onetool.state.audit import Facts
 from onetool.transports.http import identity
 from onetool.transports.http.auth import ACTOR, get_agent
 from onetool.transports.http.errors import ApiError

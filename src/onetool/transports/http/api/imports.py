@@ -11,7 +11,6 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.audit import Facts
 from onetool.bundles import archive, importer
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult
@@ -22,6 +21,7 @@ from onetool.core.schema import JSON
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.messages import Request as OutgoingRequest
+from onetool.state.audit import Facts
 from onetool.state.storage import BundleStorage
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api

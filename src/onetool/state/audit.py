@@ -3,7 +3,7 @@
 Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose first line cannot
 be written is not made. A change of stored tools or disabled tools likewise has `change.started` and `change`. A
 rejected call is only a `call` line. Values of secrets are redacted; long arguments are truncated. Calls beyond the
-share of their agent are counted in lines `calls.counted` (`onetool.audit_shares`).
+share of their agent are counted in lines `calls.counted` (`onetool.state.audit_shares`).
 `onetool.logging` records every call, for debugging.
 """
 
@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from onetool.audit_records import AuditFilter, AuditPage, read_page
-from onetool.audit_shares import AuditShares
 from onetool.config.load import Loaded
 from onetool.core.bus.authorize import required_permissions
 from onetool.core.bus.events import CallFinished
@@ -29,6 +27,8 @@ from onetool.core.tool import Tool
 from onetool.errors import AuditUnavailable, SandboxDenied, StorageError, ToolError, error_type
 from onetool.logging import Log
 from onetool.paths import resolve_path
+from onetool.state.audit_records import AuditFilter, AuditPage, read_page
+from onetool.state.audit_shares import AuditShares
 from onetool.util.redact import Redactor
 from onetool.util.storage_errors import is_full, storage_error
 
