@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -23,6 +22,7 @@ import anyio
 
 from onetool.backends.threads import call_blocking, reject_event_loop
 from onetool.bundles.source import BundleSource
+from onetool.config.contents import SettingsContents, stamp_files
 from onetool.config.load import Examined, Loaded
 from onetool.config.model import Loc, Settings
 from onetool.config.settings_reader import (
@@ -30,7 +30,6 @@ from onetool.config.settings_reader import (
     config_files,
     examine_settings,
     read_settings,
-    stamp_files,
     validate_settings,
     wrap_settings,
 )
@@ -118,8 +117,9 @@ class OneTool:
         given = settings if isinstance(settings, Settings) else validate_settings(settings or {})
         read_given = partial(wrap_settings, given, folder or Path.home() / FOLDER)
         environment = self.environment = os.environ if environment is None else environment
-        self.created_ns = time.time_ns()  # settings files that change from now on must be read again
-        self._reader = SettingsReader(read or read_given, examine, environment)
+        is_given = read is None and examine is None
+        self._reader = SettingsReader(read_given if is_given else read, examine, environment)
+        self.editing_settings = asyncio.Lock()  # held by an edit until it is in effect here
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._state: State | None = None
         self.times_configured = 0
@@ -188,7 +188,6 @@ class OneTool:
         """
         environment = os.environ if environment is None else environment
         return cls(
-            read=lambda: read_settings(environment, working_dir or Path.cwd(), config_file),
             examine=lambda: examine_settings(environment, working_dir or Path.cwd(), config_file),
             environment=environment,
             **options,
@@ -656,23 +655,41 @@ class OneTool:
     def _stamp_sources(self) -> object:
         """Return what changes if a reload has anything to read or to reject."""
         tools = self.directories.pack_directories(self.settings.tools_dir)
-        return stamp_files(self.directories), tuple(map(extension_files, tools))
+        return tuple(stamp_files(self.directories).items()), tuple(map(extension_files, tools))
 
     async def _reload_all(self) -> str:
         answer = await self.apply_settings(unasked=True)
         await self.discover()
         return answer
 
-    async def apply_settings(self, *, unasked: bool = False) -> str:
-        """Read the settings again and apply them.
+    async def apply_settings(self, examined: Examined | None = None, *, unasked: bool = False) -> str:
+        """Apply the settings as they were just read, or read them now.
 
         With `unasked`, when no person requested it, raise if a settings file would be dropped: the project directory
         lost its trust, or the file is gone.
         """
-        read = partial(self._reader.reread, self._require_state().loaded, unasked=unasked)
+
+        def read() -> Loaded:
+            old = self._require_state().loaded
+            return self._reader.accept(examined or self._reader.read(), old, unasked=unasked)
+
         self._configure(await anyio.to_thread.run_sync(read))
         await self._join_store()
         return RELOADED
+
+    async def apply_edit(self, after: Loaded, files: SettingsContents) -> None:
+        """Apply an edit that this process has validated and written. The files are not read again."""
+        accept = partial(self._reader.accept_edit, after, files, self._require_state().loaded)
+        self._configure(await anyio.to_thread.run_sync(accept))
+        await self._join_store()
+
+    def examine_settings(self) -> Examined:
+        """Return what the settings files say now, with the errors. Blocks on the disk."""
+        return self._reader.read()
+
+    @property
+    def loaded(self) -> Loaded:
+        return self._require_state().loaded
 
     async def _join_store(self) -> None:
         """Wait for a store that was just opened, and apply the settings there."""

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import anyio.to_thread
 
 from onetool.app import OneTool
-from onetool.config.load import format_path
+from onetool.config.layers import format_path
 from onetool.config.model import Loc
 from onetool.errors import BundleError
 

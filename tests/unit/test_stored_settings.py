@@ -11,7 +11,7 @@ import pytest
 from tests.postgres_support import PostgresServer
 
 from onetool.config.load import Loaded, load
-from onetool.config.settings_reader import SettingsReader, examine_settings, require_stored
+from onetool.config.settings_reader import SettingsReader, apply_stored, examine_settings
 from onetool.editing.attempts import make_edit
 from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
 from onetool.editing.rights import check_rights
@@ -70,7 +70,7 @@ def open_editor(home: Path, state: PostgresState) -> SettingsEditor:
 
 
 def read(home: Path, state: PostgresState) -> Loaded:
-    return require_stored(read_files(home), state.settings.refresh())
+    return apply_stored(read_files(home), state.settings.refresh()).require()
 
 
 def edit(home: Path, state: PostgresState, section: str, name: str, value: Any) -> str:

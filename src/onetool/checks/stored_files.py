@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from onetool.bundles.source import bundles_directory, open_store
 from onetool.checks.fixes import PUT_ASIDE, name_fix
 from onetool.config import trust
+from onetool.config.contents import TRUST_FILE
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
 from onetool.proxy import pins
@@ -68,7 +69,7 @@ def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
     private, user = loaded.directories.private, loaded.directories.user
     hint = "run `rm {file}` (the current tool definitions are pinned again)"
     yield _StoredFile(private / "pins.json", pins.VERSION, hint)
-    yield _StoredFile(user / trust.STORE, trust.VERSION, "run `rm {file}`, then `onetool trust` in your projects")
+    yield _StoredFile(user / TRUST_FILE, trust.VERSION, "run `rm {file}`, then `onetool trust` in your projects")
 
 
 def _check_json(stored: _StoredFile) -> Iterator[Problem]:

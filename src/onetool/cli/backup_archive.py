@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from onetool.backends.http_tool import credentials
-from onetool.config.trust import STORE as TRUST
+from onetool.config.contents import TRUST_FILE as TRUST
 from onetool.errors import ToolError
 from onetool.paths import PROMPTS, SECRETS
 from onetool.util import yaml_loader

@@ -37,17 +37,21 @@ class SettingsCommand:
     """The settings that a command reads and changes, until it is left. The person at the command line is the owner."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from onetool.config.load import load
+        from onetool.config.contents import SettingsContents
+        from onetool.config.load import examine
         from onetool.config.settings_reader import apply_stored
         from onetool.state.opening import opened_state
 
         self._options, self._as_json = options, getattr(options, "json", False)
-        loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+        directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+        self._files: SettingsContents | None = SettingsContents()  # as the command has read them, for its first attempt
+        loaded = examine(directories, os.environ, files=self._files).require()
         print_notices(loaded.problems)
         with ExitStack() as stack:
             remote = self._remote = stack.enter_context(opened_state(loaded))
             if remote is not None:
-                examined = apply_stored(loaded, remote.settings.refresh())
+                examined = apply_stored(loaded, remote.settings.refresh(), self._files)
+                self._files = None
                 print_notices(examined.errors)  # the command may be the one that corrects them
                 loaded = examined.loaded
             self.loaded: Loaded = loaded
@@ -64,7 +68,8 @@ class SettingsCommand:
         from onetool.editing.settings_editor import SettingsEditor
 
         storage = None if self._remote is None else self._remote.settings
-        return SettingsEditor(self.loaded.directories, os.environ, storage)
+        files, self._files = self._files, None
+        return SettingsEditor(self.loaded.directories, os.environ, storage, files)
 
     @property
     def is_stored(self) -> bool:
@@ -77,7 +82,7 @@ class SettingsCommand:
 
     def edit(self, plan: "Plan", get_notes: Callable[[], Sequence[str]] = tuple, **more: Any) -> int:
         """Make an edit unless it is a dry run, and print the difference. `get_notes` is called after `plan`."""
-        planned, entry = self.make_edit(plan)
+        planned, entry, _ = self.make_edit(plan)
         change_id, notes = None if entry is None else entry.id, list(get_notes())
         if self._as_json:
             self.print_json({"id": change_id, "difference": planned.difference, "notes": notes, **more})

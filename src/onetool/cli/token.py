@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
     from onetool.cli.identity import user_name
     from onetool.cli.signals import blocked_signals
     from onetool.config.load import load
-    from onetool.config.settings_reader import require_stored
+    from onetool.config.settings_reader import apply_stored
     from onetool.state.audit import open_audit_log
     from onetool.state.opening import opened_state
     from onetool.transports.http.token_changes import TokenChanges
@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
     print_notices(loaded.problems)
     with opened_state(loaded) as remote, blocked_signals():
         if options.action == "create" and remote is not None:  # for an agent that the settings in the store define
-            loaded = require_stored(loaded, remote.settings.refresh())
+            loaded = apply_stored(loaded, remote.settings.refresh()).require()
         changes = TokenChanges(loaded.directories, loaded.settings, loaded.files, remote, user_name(), "cli")
         if options.action == "list":
             return _list(changes, options)

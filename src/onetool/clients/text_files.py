@@ -36,7 +36,11 @@ class TextFile:
 
 
 def read(path: Path) -> TextFile:
-    raw = _read_bytes(path)
+    return decode(path, _read_bytes(path))
+
+
+def decode(path: Path, raw: bytes | None) -> TextFile:
+    """Return the file with this content. Raise ConfigError if it is not UTF-8."""
     if raw is None:
         return TextFile(path, None, "")
     try:

@@ -7,21 +7,30 @@ files as a whole, and null removes them. All errors are reported at once, with f
 written.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from shlex import quote
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from onetool import paths
+from onetool.config.contents import SettingsContents, Stamp, list_files
+from onetool.config.layers import (
+    QUOTE,
+    STORED_CONFIG,
+    STORED_SECRETS,
+    LayerReader,
+    Part,
+    depth,
+    format_path,
+    shorten,
+    value_at,
+)
 from onetool.config.model import (
-    VERSION,
     Loc,
     Settings,
     accepts_any_key,
@@ -39,10 +48,8 @@ from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords
 from onetool.util.text import suggestion_hint
 from onetool.util.validation_text import describe_problem
-from onetool.util.versioning import NewerVersion, check_version
 
 _PREFIX = "ONETOOL_"
-_VERSION_KEY = "version"
 # `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
 _NO_OVERRIDES = frozenset(
     {
@@ -56,26 +63,17 @@ _NO_OVERRIDES = frozenset(
     }
 )
 _OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
-# Sections that a project cannot set. See also `_list_user_keys`.
-USER_KEYS = ("approvals", "audit", "auth", "bundle_secrets", "daemon", "llm", "store")
 UNSET: Final = "unset"  # the code of errors about references to secrets and variables that are not set
-# Names of the settings in the store of the state, which are not files. The paths of files are absolute.
-STORED_CONFIG, STORED_SECRETS = Path("store") / paths.CONFIG, Path("store") / paths.SECRETS
-# Sections with entries that replicas share. Everything else belongs to a machine, or is read before the store is open.
-STORED_SECTIONS = ("agents", "bundle_secrets", "http", "servers")
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _INSIDE_REFERENCE = re.compile(r"(secret:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _PROGRAM_KEYS = frozenset({"command", "args", "cwd"})
 _MIN_SIMILARITY = 70
 _MAX_REMOVALS = 100
 _MAX_PROBLEMS = 100  # of values, in one error
-_MAX_VALUE_LENGTH = 60
 
 _INTEGER, _NUMBER, _BOOLEAN = "must be an integer", "must be a number", "must be true or false"
-_QUOTE = "put it in quotes"
 _LIST, _MAPPING = "must be a list such as [a, b]", "must be a mapping (`key: value`)"
 _ECHOING_PHRASES = {
     "literal_error": "must be {expected}",
@@ -122,6 +120,7 @@ class Loaded:
     problems: tuple[Problem, ...]
     files: tuple[Path, ...]
     directories: Directories
+    stamp: Stamp = field(default_factory=dict, compare=False, repr=False)  # of the files before they were read
     user_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     user_servers: frozenset[str] = frozenset()  # servers whose command is not set by a project
     user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
@@ -150,29 +149,24 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """The data of one file or variable, with the location of each key."""
-
-    data: Mapping[str, Any]
-    where: Callable[[Loc], Location]
-    directory: Path
-
-
-@dataclass(frozen=True, slots=True)
 class Examined:
     """The result of a check: the valid settings, the errors, and a function that locates keys."""
 
     loaded: Loaded
     errors: tuple[Problem, ...]
     locate: Callable[[Loc], Location]
+    files: SettingsContents = field(default_factory=SettingsContents, repr=False)  # as they were read
+
+    def require(self) -> Loaded:
+        """Return the settings. Raise ConfigError with all errors if there are some."""
+        if self.errors:
+            raise ConfigError("\n".join(map(str, self.errors)))
+        return self.loaded
 
 
 def load(directories: Directories, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
     """Return the effective settings. `trust` overrides the stored trust in the project."""
-    examined = examine(directories, env, trust=trust)
-    if examined.errors:
-        raise ConfigError("\n".join(map(str, examined.errors)))
-    return examined.loaded
+    return examine(directories, env, trust=trust).require()
 
 
 def examine(
@@ -180,17 +174,20 @@ def examine(
     env: Mapping[str, str],
     *,
     trust: bool | None = None,
-    texts: Mapping[Path, str] | None = None,
+    files: SettingsContents | None = None,
     stored: StoredSettings | None = None,
 ) -> Examined:
-    """Return the settings without invalid values, and the errors. For checks only: `load` raises instead.
+    """Return the settings without invalid values, and the errors. `load` raises them instead.
 
-    `texts` are used instead of the content of these files, to check an edit before it is written. `stored` are the
-    settings over the files.
+    `files` were read before, or have an edit that is not written yet. `stored` are the settings over the files.
     """
-    directories, decision = _apply_trust(directories, env, trust)
-    shared = {} if stored is None else {STORED_CONFIG: stored.text, STORED_SECRETS: stored.secrets}
-    reader = _Reader(directories, {**shared, **(texts or {})})
+    files = files or SettingsContents()
+    stamp = files.take_stamp(replace(directories, trusted=True))
+    directories, decision = _apply_trust(directories, env, trust, files)
+    if stored is not None:
+        files.contents.setdefault(STORED_CONFIG, stored.text)
+        files.contents.setdefault(STORED_SECRETS, stored.secrets)
+    reader = LayerReader(directories, files)
     if stored is not None and stored.problem:
         reader.errors.append(Problem(stored.problem, code=STORAGE))
     by_layer = reader.read_secrets()
@@ -209,8 +206,9 @@ def examine(
         settings,
         {**user_secrets, **project_secrets},
         (*decision.problems, *notes),
-        tuple(reader.files),
+        tuple(reader.read_files),
         directories,
+        stamp={path: stamp.get(path) for path in list_files(directories)},
         user_secrets=user_secrets,
         user_servers=frozenset(settings.servers) - merged.find_project_servers(directories.project),
         user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, directories.project)),
@@ -221,216 +219,26 @@ def examine(
         references=merged.references,
     )
     errors = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
-    return Examined(loaded, tuple(errors), merged.locate)
+    return Examined(loaded, tuple(errors), merged.locate, files)
 
 
 def _apply_trust(
-    directories: Directories, env: Mapping[str, str], trust: bool | None
+    directories: Directories, env: Mapping[str, str], trust: bool | None, files: SettingsContents
 ) -> tuple[Directories, TrustDecision]:
     if directories.project is None or directories.trusted:
         return directories, TrustDecision(trusted=True)
-    decision = check_trust(directories.project, directories.user, env) if trust is None else TrustDecision(trust)
+    decision = TrustDecision(bool(trust))
+    if trust is None:
+        decision = check_trust(directories.project, directories.user, env, files)
     if decision.trusted:
         return replace(directories, trusted=True), decision
     return replace(directories, project=None), decision
 
 
-class _Reader:
-    """A reader of the files of all layers, which collects errors instead of stopping at the first."""
-
-    def __init__(self, directories: Directories, texts: Mapping[Path, str]) -> None:
-        self._directories, self._texts = directories, texts
-        self.errors: list[Problem] = []
-        self.files: list[Path] = []
-        self.secrets_are_valid = True
-        if not paths.is_directory(directories.working_dir):
-            self._report(
-                Location(str(directories.working_dir)), "the working directory is not a directory", "check OT_CWD"
-            )
-
-    def _report(self, place: Location, reason: str, hint: str = "") -> None:
-        self.errors.append(Problem(f"{place}: {reason}", hint, place))
-
-    def read_secrets(self) -> dict[Path, dict[str, str]]:
-        """Return the secrets of each layer."""
-        before = len(self.errors)
-        found = {layer: dict(self._read_secrets(layer / paths.SECRETS)) for layer in self._directories.layers}
-        found[STORED_SECRETS] = dict(self._read_secrets(STORED_SECRETS)) if STORED_SECRETS in self._texts else {}
-        self.secrets_are_valid = len(self.errors) == before
-        return found
-
-    def read_parts(self) -> list[_Part]:
-        parts = [part for directory in self._directories.layers for part in self._read_parts(directory)]
-        if STORED_CONFIG not in self._texts or (document := self._read_mapping(STORED_CONFIG)) is None:
-            return parts
-        rejected = tuple(self._reject_machine_keys(document))
-        return _place_over(parts, _make_part(document, (), self._directories.user, exclude=rejected))
-
-    def _reject_machine_keys(self, document: yaml_loader.YamlDocument) -> Iterator[str]:
-        """Report and yield the keys that the store cannot set."""
-        for key in (document.data or {}).keys() - {*STORED_SECTIONS, _VERSION_KEY}:
-            place = Location(document.source, document.line((key,)))
-            hint = f"set it in {self._directories.config_path(self._directories.user)} of each machine"
-            self._report(place, f"{_shorten(key)} cannot be set in the store", hint)
-            yield key
-
-    def _read_mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
-        try:
-            if path in self._texts:
-                document = yaml_loader.read(self._texts[path], str(path), typed=typed)
-            else:
-                document = yaml_loader.read_file(path, typed=typed)
-        except FileNotFoundError:
-            if path == self._directories.config_file:
-                self._report(Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG")
-            return None
-        except ConfigError as error:
-            self.errors.append(Problem.of(error))
-            return None
-        if path not in {STORED_CONFIG, STORED_SECRETS}:
-            self.files.append(path)
-        if document.data is not None and not isinstance(document.data, dict):
-            self._report(Location(str(path), document.line()), "the file must contain `key: value` lines")
-            return None
-        return document if not typed or self._check_version(document) else None
-
-    def _check_version(self, document: yaml_loader.YamlDocument) -> bool:
-        """Return whether this version can read the file; if not, that is the only error reported for it."""
-        version = (document.data or {}).get(_VERSION_KEY)
-        if version is None:
-            return True
-        place = Location(document.source, document.line((_VERSION_KEY,)))
-        try:
-            check_version(version, VERSION, f"{place}:")
-        except NewerVersion as error:
-            self.errors.append(Problem(error.message, error.hint, place))
-            return False
-        except ValueError as error:
-            self._report(place, str(error))
-            return False
-        return True
-
-    def _read_secrets(self, path: Path) -> Iterator[tuple[str, str]]:
-        if path != STORED_SECRETS and _is_open_to_others(path):
-            self._report(Location(str(path)), "other users can read this file", f"run `chmod 600 {quote(str(path))}`")
-            return
-        if (document := self._read_mapping(path, typed=False)) is None:
-            return
-        for name, text in (document.data or {}).items():
-            place = Location(str(path), document.line((name,)))
-            if not _NAME.fullmatch(name):
-                self._report(place, f"invalid secret name {_shorten(name)}", "use letters, digits and _")
-            elif not isinstance(text, str) or not text:
-                self._report(place, f"{name} must be a string, not {'empty' if text == '' else 'a list or a mapping'}")
-            else:
-                yield name, text
-
-    def _read_parts(self, directory: Path) -> Iterator[_Part]:
-        inline = self._read_mapping(self._directories.config_path(directory))
-        if prompts := self._read_mapping(directory / paths.PROMPTS):
-            yield _make_part(prompts, ("prompts",), directory, exclude=(_VERSION_KEY,))
-        yield from self._read_agents(directory, _inline_agents(inline))
-        if inline:
-            yield _make_part(inline, (), directory, exclude=tuple(self._reject_user_keys(inline, directory)))
-
-    def _reject_user_keys(self, document: yaml_loader.YamlDocument, directory: Path) -> Iterator[str]:
-        """Report and yield the keys that a project cannot set. A file that the user named is not a project's."""
-        user, named = self._directories.user, self._directories.config_file
-        if directory == user or self._directories.config_path(directory) == named:
-            return
-        for loc in _list_user_keys(document.data):
-            place = Location(document.source, document.line(loc))
-            self._report(place, f"{format_path(loc)} cannot be set by a project", f"move it to {user / paths.CONFIG}")
-            yield str(loc[0])
-        for loc, text in _list_paths(document.data):
-            path = paths.resolve_path(text, directory, self._directories.home)
-            if not paths.is_inside(path, directory.parent):
-                place = Location(document.source, document.line(loc))
-                reason = f"{format_path(loc)} leads out of the project: {_shorten(text)}"
-                self._report(place, reason, f"name a file of the project, or set it in {user / paths.CONFIG}")
-                yield str(loc[0])
-
-    def _read_agents(self, directory: Path, defined: dict[str, Location]) -> Iterator[_Part]:
-        for path in paths.agent_files(directory):
-            if (document := self._read_mapping(path)) is None:
-                continue
-            name = (document.data or {}).get("name") or path.stem
-            place = Location(str(path), document.line(("name",)))
-            if not isinstance(name, str):
-                self._report(place, "name must be a string", _QUOTE)
-                continue
-            if name in defined:
-                self._report(
-                    place, f"agent {_shorten(name)} is already defined in {defined[name]}", "delete one of them"
-                )
-            defined[name] = place
-            yield _make_part(document, ("agents", name), directory, exclude=("name", _VERSION_KEY))
-
-
-def _list_user_keys(data: Any) -> Iterator[Loc]:
-    """Yield the keys that a project cannot set."""
-    packs = _value_at(data, ("tools",))
-    queues = [("tools", pack, "queue") for pack in packs] if isinstance(packs, dict) else []
-    for loc in (*((key,) for key in USER_KEYS), ("execution", "isolation"), *queues):
-        if _value_at(data, loc) is not None:
-            yield loc
-
-
-def _list_paths(data: Any) -> Iterator[tuple[Loc, str]]:
-    """Yield the files and directories that OneTool writes."""
-    topics = _value_at(data, ("notify", "topics"))
-    files: list[Loc] = [("notify", "topics", index, "file") for index in range(len(topics or ()))]
-    for loc in (("bundles", "dir"), *files):
-        value = _value_at(data, loc)
-        if isinstance(value, str):
-            yield loc, value
-
-
-def _is_open_to_others(path: Path) -> bool:
-    try:
-        return os.name == "posix" and bool(path.stat().st_mode & 0o077)
-    except OSError:  # reading the file reports the error
-        return False
-
-
-def _inline_agents(document: yaml_loader.YamlDocument | None) -> dict[str, Location]:
-    agents = (document.data or {}).get("agents") if document else None
-    if document is None or not isinstance(agents, dict):
-        return {}
-    return {name: Location(document.source, document.line(("agents", name))) for name in agents}
-
-
-def _make_part(
-    document: yaml_loader.YamlDocument, prefix: Loc, directory: Path, *, exclude: tuple[str, ...] = ()
-) -> _Part:
-    data: Any = {key: value for key, value in (document.data or {}).items() if key not in exclude}
-    for key in reversed(prefix):
-        data = {key: data}
-    return _Part(data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), directory)
-
-
-def _place_over(parts: Iterable[_Part], above: _Part) -> list[_Part]:
-    """Return the parts with another one, whose entries of sections replace theirs. None removes an entry."""
-    sections = {name: entries for name, entries in above.data.items() if isinstance(entries, dict)}
-
-    def uncover(data: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: {key: each for key, each in entries.items() if key not in sections.get(name, ())}
-            if isinstance(entries, dict)
-            else entries
-            for name, entries in data.items()
-        }
-
-    kept = {
-        name: {key: each for key, each in entries.items() if each is not None} for name, entries in sections.items()
-    }
-    return [*(replace(part, data=uncover(part.data)) for part in parts), replace(above, data={**above.data, **kept})]
-
-
 class _Merged:
     """The merged data of all parts. `errors` collects the problems."""
 
-    def __init__(self, parts: list[_Part], errors: list[Problem]) -> None:
+    def __init__(self, parts: list[Part], errors: list[Problem]) -> None:
         self.errors = errors
         self._parts = parts
         self._raw = _merge(part.data for part in parts)
@@ -464,7 +272,7 @@ class _Merged:
         else:
             for key in reversed(loc):
                 data = {key: data}
-            self._parts.append(_Part(data, lambda _: place, directory))
+            self._parts.append(Part(data, lambda _: place, directory))
 
     def substitute(
         self, secrets: Callable[[Path], Mapping[str, str]], env: Mapping[str, str], report_missing: bool
@@ -503,7 +311,7 @@ class _Merged:
         written = agents if errors and isinstance(agents, dict) else {}
         for loc, reason, *hint in find_contradictions(settings):
             # The agent of a token may exist and have been left out as invalid.
-            if loc[0] != "auth" or _value_at(self._raw, loc) not in written:
+            if loc[0] != "auth" or value_at(self._raw, loc) not in written:
                 self._report(loc, reason, *hint)
         return settings
 
@@ -512,9 +320,9 @@ class _Merged:
         agents = self._raw.get("agents")
         return agents if isinstance(agents, dict) else {}
 
-    def find_part(self, loc: Loc) -> _Part | None:
+    def find_part(self, loc: Loc) -> Part | None:
         """Return the part that sets a key or its nearest parent last."""
-        return max(reversed(self._parts), key=lambda part: _depth(part.data, loc), default=None)
+        return max(reversed(self._parts), key=lambda part: depth(part.data, loc), default=None)
 
     def find_project_servers(self, project: Path | None) -> frozenset[str]:
         """Return the servers whose command the project sets."""
@@ -529,14 +337,14 @@ class _Merged:
             loc = ("agents", agent, "approvals", "via")
             part = self.find_part(loc)
             is_project = part is not None and part.directory == directories.project and not directories.config_file
-            if part is not None and is_project and _depth(part.data, loc) == len(loc):
+            if part is not None and is_project and depth(part.data, loc) == len(loc):
                 found.add(agent)
         return frozenset(found)
 
     def names_secrets(self, pack: str, project: Path | None) -> bool:
         """Return whether the project's settings list the secrets of this pack."""
         loc = ("tools", pack, "secrets")
-        return any(part.directory == project and _depth(part.data, loc) == len(loc) for part in self._parts)
+        return any(part.directory == project and depth(part.data, loc) == len(loc) for part in self._parts)
 
     def locate(self, loc: Loc) -> Location:
         part = self.find_part(loc)
@@ -552,9 +360,9 @@ class _Merged:
             return _describe_unknown_key(str(loc[-1]), known_keys(kind_at(loc[:-1])))
         phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else describe_problem(error)
         # The raw value may be shown; the substituted one may contain a secret.
-        value = _value_at(self._raw, loc)
+        value = value_at(self._raw, loc)
         echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
-        return f"{phrase}, not {_shorten(value)}" if echo else phrase, _QUOTE if kind == "string_type" else ""
+        return f"{phrase}, not {shorten(value)}" if echo else phrase, QUOTE if kind == "string_type" else ""
 
 
 def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Any]]:
@@ -583,7 +391,7 @@ def _smallest_unit(loc: Loc) -> Loc:
 
 def _remove(data: Any, loc: Loc) -> Any:
     """Return a copy without the value at this path, or without the nearest existing parent."""
-    key, inner = loc[0], loc[1 : _depth(data, loc)]
+    key, inner = loc[0], loc[1 : depth(data, loc)]
     return {name: _remove(each, inner) if name == key else each for name, each in data.items() if name != key or inner}
 
 
@@ -660,27 +468,6 @@ def _resolve_tools_dir(data: dict[str, Any], merged: _Merged, directories: Direc
     return {**data, "tools_dir": placed}
 
 
-def _walk(data: Any, loc: Loc) -> list[Any]:
-    """Return the values along a path, as far as they exist."""
-    found: list[Any] = []
-    for key in loc:
-        entries = dict(enumerate(data)) if isinstance(data, list) else data
-        if not isinstance(entries, dict) or key not in entries:
-            break
-        data = entries[key]
-        found.append(data)
-    return found
-
-
-def _depth(data: Any, loc: Loc) -> int:
-    return len(_walk(data, loc))
-
-
-def _value_at(data: Any, loc: Loc) -> Any:
-    found = _walk(data, loc)
-    return found[-1] if len(found) == len(loc) else None
-
-
 class _UnknownKeyError(ConfigError):
     """An environment variable that matches no setting."""
 
@@ -695,17 +482,3 @@ def _describe_unknown_key(key: str, known: tuple[str, ...]) -> tuple[str, str]:
     found = process.extractOne(plain[0], plain[1:], scorer=fuzz.ratio, score_cutoff=_MIN_SIMILARITY)
     hint = suggestion_hint([known[found[2]]]) if found else f"known keys: {', '.join(known)}"
     return "is an unknown key", hint
-
-
-def format_path(loc: Loc) -> str:
-    """Return the path of a setting, such as `servers.github.env`."""
-    is_plain = re.compile(r"[\w-]{1,60}").fullmatch
-    return "".join(
-        f".{key}" if isinstance(key, str) and is_plain(key) else f"[{_shorten(key)}]" for key in loc
-    ).removeprefix(".")
-
-
-def _shorten(value: Any) -> str:
-    """Return the value as JSON, shortened for a message."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}…"

@@ -1,18 +1,19 @@
 """Reads the settings at start and at each reload, and rejects changes that a reload must not make."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from onetool import paths
-from onetool.config.load import STORED_CONFIG, STORED_SECTIONS, Examined, Loaded, examine, load
-from onetool.config.model import Settings
+from onetool.config.contents import SettingsContents, stamp_files
+from onetool.config.layers import STORED_CONFIG, STORED_SECRETS, STORED_SECTIONS
+from onetool.config.load import Examined, Loaded, examine, load
+from onetool.config.model import Loc, Settings
 from onetool.config.trust import (
-    STORE,
     Snapshot,
     TrustDecision,
     changes_since_trusted,
+    check_trust,
     compare_snapshots,
     late_change_problem,
     still_trusted,
@@ -23,8 +24,6 @@ from onetool.state.storage import SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 
-FileStamp = tuple[int, int, int, int]
-Stamp = tuple[FileStamp | None, ...]
 RESTORE: Final = "restore it, or run `onetool reload` to continue without it"
 
 
@@ -60,23 +59,15 @@ def wrap_settings(settings: Settings, directory: Path) -> Loaded:
     return Loaded(settings, {}, (), (), Directories(working_dir=Path.cwd(), user=directory))
 
 
-def apply_stored(loaded: Loaded, stored: StoredSettings) -> Examined:
-    """Return the settings with those in the store over the files."""
-    examined = examine(loaded.directories, loaded.environment, stored=stored)
-    read = replace(examined.loaded, problems=loaded.problems, snapshot=loaded.snapshot)
+def apply_stored(loaded: Loaded, stored: StoredSettings, files: SettingsContents | None = None) -> Examined:
+    """Return the settings with those in the store over the files, which may have been read already."""
+    examined = examine(loaded.directories, loaded.environment, stored=stored, files=files)
+    read = replace(examined.loaded, problems=loaded.problems, snapshot=loaded.snapshot, stamp=loaded.stamp)
     return replace(examined, loaded=read)
 
 
-def require_stored(loaded: Loaded, stored: StoredSettings) -> Loaded:
-    """Return the settings with those in the store over the files. Raise ConfigError if they are invalid."""
-    examined = apply_stored(loaded, stored)
-    if examined.errors:
-        raise ConfigError("\n".join(map(str, examined.errors)))
-    return examined.loaded
-
-
 class SettingsReader:
-    """Reader of the settings. `examine` reads them for checks and is None if a program passed the settings in.
+    """Reader of the settings. `examine` reads the files; without it, a program passes the settings with `read`.
 
     With a store, the settings there are over the files once `join` was called. Before, and if they cannot be read, no
     agent may call anything. Settings in the store that are invalid here do not take effect: the last valid ones
@@ -84,9 +75,14 @@ class SettingsReader:
     """
 
     def __init__(
-        self, read: Callable[[], Loaded], examine: Callable[[], Examined] | None, environment: Mapping[str, str]
+        self,
+        read: Callable[[], Loaded] | None,
+        examine: Callable[[], Examined] | None,
+        environment: Mapping[str, str],
     ) -> None:
-        self._read, self._examine, self._environment = read, examine, environment
+        self._read = read
+        self._examine = examine
+        self._environment = environment
         self.has_files = examine is not None
         self._at_start: Snapshot | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._storage: SettingsStorage | None = None
@@ -98,7 +94,10 @@ class SettingsReader:
         """Use the settings in this store from now on. Return whether that is another one than before."""
         if storage is self._storage:
             return False
-        self._storage, self._store, self._seen, self._valid = storage, store, None, None
+        self._storage = storage
+        self._store = store
+        self._seen = None
+        self._valid = None
         return storage is not None
 
     @property
@@ -113,27 +112,55 @@ class SettingsReader:
         except StorageError:
             return None
 
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def read(self) -> Examined:
+        """Return what the files say now, with the settings in the store over them. Each file is read once."""
+        examined = self._read_files()
+        if not self.has_files or not examined.loaded.settings.store:
+            return examined
+        return replace(examined, loaded=self._add_stored(examined))
+
+    def _read_files(self) -> Examined:
+        if self._read is None:
+            assert self._examine is not None
+            return self._examine()
+        try:
+            return Examined(self._read(), (), _locate_key)
+        except ConfigError:
+            if self._examine is None:
+                raise
+            return self._examine()
+
     def read_first(self) -> tuple[Loaded, ConfigError | None]:
         """Return the settings; if they are invalid, the defaults with the same directories, and the error."""
         try:
-            loaded = self._read()
+            examined = self.read()
+            loaded = examined.require()
         except ConfigError as error:
-            directories = self._examine().loaded.directories if self._examine is not None else None
-            if (
-                directories is None or directories.config_file is not None
-            ):  # a mistyped --config names no directory to write to
-                return wrap_settings(Settings(), Path.home() / FOLDER), error
-            return Loaded(Settings(), {}, (), (), directories), error
+            return self._use_defaults(), error
         self._at_start = loaded.snapshot or {}
-        return self._add_stored(loaded), None
+        return loaded, None
+
+    def _use_defaults(self) -> Loaded:
+        loaded = None if self._examine is None else self._examine().loaded
+        if loaded is None or loaded.directories.config_file is not None:
+            # A mistyped --config names no directory to write to.
+            loaded = wrap_settings(Settings(), Path.home() / FOLDER)
+            return replace(loaded, stamp=stamp_files(loaded.directories))
+        return Loaded(Settings(), {}, (), (), loaded.directories, loaded.stamp)
 
     def reread(self, old: Loaded, *, unasked: bool) -> Loaded:
-        """Read the settings again.
+        """Read the settings again. Raise what `accept` raises."""
+        return self.accept(self.read(), old, unasked=unasked)
+
+    def accept(self, examined: Examined, old: Loaded, *, unasked: bool) -> Loaded:
+        """Return the settings for a reload. Raise ConfigError if they are invalid.
 
         Raise if a project would be dropped because it changed since a person trusted it. With `unasked`, for a reload
         that no person requested, also raise if it is no longer trusted at all, or if a settings file was deleted.
         """
-        loaded = self._read()
+        loaded = examined.require()
         if loaded.snapshot is not None:
             self._reject_later_changes(loaded, loaded.snapshot)
         project = old.directories.project
@@ -143,19 +170,36 @@ class SettingsReader:
                 raise _untrusted_error(project, loaded)
         for gone in set(config_files(old)).difference(loaded.files) if unasked else ():
             raise ConfigError(f"{gone} was deleted", hint=RESTORE)
-        return self._add_stored(loaded)
+        return loaded
 
-    def _add_stored(self, loaded: Loaded) -> Loaded:
-        if not self.has_files or not loaded.settings.store:
-            return loaded
+    def accept_edit(self, loaded: Loaded, files: SettingsContents, old: Loaded) -> Loaded:
+        """Return the settings after an edit by this process, which has read and validated them."""
+        directories = loaded.directories
+        if directories.project is not None and directories.config_file is None:
+            decision = check_trust(directories.project, directories.user, self._environment, files)
+            if not decision.trusted:
+                return self.reread(old, unasked=False)
+            if decision.snapshot is not None:
+                self._reject_later_changes(loaded, decision.snapshot)
+        loaded = replace(loaded, problems=old.problems, snapshot=old.snapshot)
+        if self._storage is not None:
+            text, secrets = (str(files.contents[path]) for path in (STORED_CONFIG, STORED_SECRETS))
+            self._seen = StoredSettings(text, secrets)
+            self._valid = loaded, self._seen
+        return loaded
+
+    def _add_stored(self, examined: Examined) -> Loaded:
+        loaded = examined.loaded
         stored = self.get_stored() if loaded.settings.store == self._store else None
         if stored is None:
             return deny(loaded, set(loaded.settings.agents))
+        covered = apply_stored(loaded, stored, examined.files)
+        if examined.errors:  # of the files, so that nothing takes effect
+            return covered.loaded
         self._seen = stored
-        examined = apply_stored(loaded, stored)
-        if not examined.errors:
-            self._valid = examined.loaded, stored
-            return examined.loaded
+        if not covered.errors:
+            self._valid = covered.loaded, stored
+            return covered.loaded
         base, known = self._valid or (loaded, StoredSettings())
         changes = compare_stored(known, stored)
         names = changes["agents"]
@@ -164,7 +208,7 @@ class SettingsReader:
         denied = deny(
             base, names, changes["servers"], bundles=changes["bundle_secrets"], denies_hosts=bool(changes["http"])
         )
-        return replace(denied, problems=(*loaded.problems, *examined.errors))
+        return replace(denied, problems=(*loaded.problems, *covered.errors), stamp=loaded.stamp)
 
     def _reject_later_changes(self, loaded: Loaded, snapshot: Snapshot) -> None:
         """Raise if a project trusted by ONETOOL_TRUST=1 changed: a run must not write what a reload executes."""
@@ -180,11 +224,17 @@ class SettingsReader:
 
     def examine(self, loaded: Loaded) -> Examined:
         """Return the current settings with their problems, or `loaded` if a program passed the settings in."""
-        if self._examine is not None:
-            examined, stored = self._examine(), self.get_stored()
-            is_alone = stored is None or examined.errors or not examined.loaded.settings.store
-            return examined if is_alone or stored is None else apply_stored(examined.loaded, stored)
-        return Examined(loaded, (), lambda loc: Location(".".join(map(str, loc))))
+        if self._examine is None:
+            return Examined(loaded, (), _locate_key)
+        examined = self._examine()
+        stored = self.get_stored()
+        if stored is None or examined.errors or not examined.loaded.settings.store:
+            return examined
+        return apply_stored(examined.loaded, stored, examined.files)
+
+
+def _locate_key(loc: Loc) -> Location:
+    return Location(".".join(map(str, loc)))
 
 
 def _untrusted_error(project: Path, loaded: Loaded) -> ConfigError:
@@ -248,23 +298,3 @@ def config_files(loaded: Loaded) -> tuple[Path, ...]:
     """Return the settings files that were read; none if a program passed the settings in."""
     configured = (loaded.directories.config_path(layer) for layer in loaded.directories.layers)
     return tuple(path for path in configured if path in loaded.files)
-
-
-def stamp_files(directories: Directories) -> Stamp:
-    """Return times and sizes of the settings files, which change with their content."""
-    return tuple(map(_get_stamp, _settings_files(directories)))
-
-
-def _settings_files(directories: Directories) -> Iterator[Path]:
-    yield directories.user / STORE
-    for directory in directories.layers:
-        yield from (directories.config_path(directory), directory / paths.PROMPTS, directory / paths.SECRETS)
-        yield from paths.agent_files(directory)
-
-
-def _get_stamp(path: Path) -> FileStamp | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

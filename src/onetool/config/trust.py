@@ -17,15 +17,14 @@ from shlex import quote
 from typing import Any
 
 from onetool import paths
+from onetool.config.contents import TRUST_FILE, SettingsContents
 from onetool.errors import ConfigError, StorageError, ToolError
-from onetool.state.storage import TrustStorage
-from onetool.util import atomic, yaml_loader
+from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.problem import UNTRUSTED, Location, Problem, storage_problem
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import NewerVersion, check_version
 
-STORE = "trust.json"
 VERSION = 1
 VARIABLE = "ONETOOL_TRUST"
 EXTENSIONS = "extension files"
@@ -79,27 +78,33 @@ def is_trusted(project: Path, user_directory: Path, env: Mapping[str, str]) -> b
     return check_trust(project, user_directory, env).trusted
 
 
-def check_trust(project: Path, user_directory: Path, env: Mapping[str, str]) -> TrustDecision:
-    """Check whether a project directory is trusted; if not, explain why and how to trust it."""
+def check_trust(
+    project: Path, user_directory: Path, env: Mapping[str, str], files: SettingsContents | None = None
+) -> TrustDecision:
+    """Check whether a project directory is trusted; if not, explain why and how to trust it.
+
+    `files` are its settings files, if they were read already.
+    """
     if _store_key(project) == _store_key(user_directory):
         return TrustDecision(trusted=True)
     if link := find_outside_link(project):
         return _distrust(project, f"is not trusted and is ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
-        return TrustDecision(trusted=True, snapshot=take_snapshot(project, user_directory.parent))
-    return _check_record(project, user_directory, TrustFile(user_directory))
+        return TrustDecision(trusted=True, snapshot=take_snapshot(project, user_directory.parent, files=files))
+    return _check_record(project, user_directory, files)
 
 
-def _check_record(project: Path, user_directory: Path, store: TrustStorage) -> TrustDecision:
+def _check_record(project: Path, user_directory: Path, files: SettingsContents | None) -> TrustDecision:
+    store = TrustFile(user_directory)
     try:
         record = store.get(_store_key(project))
     except NewerVersion as error:
         message = f"{project} is not trusted and is ignored: {error.message}"
-        return TrustDecision(False, (storage_problem(message, user_directory / STORE, error.hint),))
+        return TrustDecision(False, (storage_problem(message, user_directory / TRUST_FILE, error.hint),))
     # An untrusted directory is not read, not even to compare it.
     if record is None:
         return _distrust(project, "is not trusted and is ignored", "", *store.problems)
-    changes = _find_changes(record, project, user_directory.parent)
+    changes = _find_changes(record, project, user_directory.parent, files)
     if changes:
         return _distrust(project, f"changed since it was trusted and is ignored: {describe(changes)}")
     return TrustDecision(trusted=True)
@@ -140,11 +145,11 @@ def changes_since_trusted(project: Path, user_directory: Path) -> list[Change] |
     return None if record is None else _find_changes(record, project, user_directory.parent)
 
 
-def make_record(project: Path, user_directory: Path) -> Mapping[str, Any]:
-    """Return the record of the current content of a directory."""
+def make_record(project: Path, user_directory: Path, files: SettingsContents | None = None) -> Mapping[str, Any]:
+    """Return the record of the current content of a directory, or of these settings files."""
     if link := find_outside_link(project):
         raise ToolError(f"cannot trust {project}: {link[0]}", hint=link[1])
-    return {"facts": take_snapshot(project, user_directory.parent)}
+    return {"facts": take_snapshot(project, user_directory.parent, files=files)}
 
 
 def trust(project: Path, user_directory: Path, record: Mapping[str, Any] | None = None) -> None:
@@ -175,28 +180,31 @@ def describe(changes: list[Change]) -> str:
 # --- content of a project -------------------------------------------------------------------------------------------
 
 
-def take_snapshot(project: Path, home: Path, before: Snapshot | None = None) -> Snapshot:
+def take_snapshot(
+    project: Path, home: Path, before: Snapshot | None = None, files: SettingsContents | None = None
+) -> Snapshot:
     """Return everything in a project directory that a person reviews.
 
     `before` names the directories of extension files while the settings file is invalid.
     """
+    files = files or SettingsContents()
     snapshot: dict[str, Any] = {}
-    config = _read_file(project / paths.CONFIG)
+    config = _read_file(project / paths.CONFIG, files)
     if isinstance(config, dict):
         snapshot[paths.CONFIG] = _select_reviewed(config, project.parent, home)
     elif config is not None:
         snapshot[paths.CONFIG] = config
     for file in paths.agent_files(project):
-        snapshot[str(file.relative_to(project))] = _read_file(file)
+        snapshot[str(file.relative_to(project))] = _read_file(file, files)
     named = (before or {}).get(paths.CONFIG) if isinstance(config, str) else config
     snapshot[EXTENSIONS] = list(_list_extension_names(project, home, named))
     return snapshot
 
 
-def _read_file(file: Path) -> Any:
+def _read_file(file: Path, files: SettingsContents) -> Any:
     """Return the data of a file; a string if it is not a mapping, which is an error of the settings."""
     try:
-        data = yaml_loader.read_file(file).data
+        data = files.read(file).data
     except FileNotFoundError:
         return None
     except ConfigError as error:
@@ -243,19 +251,25 @@ def find_outside_link(project: Path) -> tuple[str, str] | None:
 # --- comparison ------------------------------------------------------------------------------------------------------
 
 
-def _find_changes(record: Mapping[str, Any], project: Path, home: Path) -> list[Change]:
+def _find_changes(
+    record: Mapping[str, Any], project: Path, home: Path, files: SettingsContents | None = None
+) -> list[Change]:
     facts = record.get("facts")
     if not isinstance(facts, dict):
-        return [Change(STORE, 0, "")]
-    return compare_snapshots(facts, take_snapshot(project, home, facts), project)
+        return [Change(TRUST_FILE, 0, "")]
+    files = files or SettingsContents()
+    return compare_snapshots(facts, take_snapshot(project, home, facts, files), project, files)
 
 
-def compare_snapshots(before: Snapshot, after: Snapshot, project: Path) -> list[Change]:
+def compare_snapshots(
+    before: Snapshot, after: Snapshot, project: Path, files: SettingsContents | None = None
+) -> list[Change]:
     """List the differences that need trust, ordered by file and line."""
+    files = files or SettingsContents()
     changes: list[Change] = []
     for file in sorted({*before, *after} - {EXTENSIONS}):
         if not isinstance(after.get(file), str):  # nothing in an invalid file takes effect
-            changes += sorted(_compare_files(file, before.get(file), after.get(file), project), key=_by_line)
+            changes += sorted(_compare_files(file, before.get(file), after.get(file), project, files), key=_by_line)
     known = before.get(EXTENSIONS, ())
     names = sorted(name for name in after.get(EXTENSIONS, ()) if name not in known)
     return [*changes, *(Change(EXTENSIONS, 0, name, is_new=True) for name in names)]
@@ -265,7 +279,7 @@ def _by_line(change: Change) -> tuple[int, str]:
     return change.line, change.key
 
 
-def _compare_files(file: str, before: Any, after: Any, project: Path) -> Iterator[Change]:
+def _compare_files(file: str, before: Any, after: Any, project: Path, files: SettingsContents) -> Iterator[Change]:
     old = dict(flatten(before))
     new = dict(flatten(after))
     document = None
@@ -275,7 +289,7 @@ def _compare_files(file: str, before: Any, after: Any, project: Path) -> Iterato
             continue
         if document is None:
             with suppress(ConfigError, FileNotFoundError):
-                document = yaml_loader.read_file(project / file)
+                document = files.read(project / file)
         line = document.line(loc) if document is not None and loc in new else 0
         yield Change(file, line, _format_key(loc), old.get(loc), new.get(loc), loc not in old, loc not in new)
 
@@ -325,7 +339,7 @@ class TrustFile:
     """The trust records of all directories, in one file of the user's directory. `problems` are of the last read."""
 
     def __init__(self, user_directory: Path) -> None:
-        self._file = user_directory / STORE
+        self._file = user_directory / TRUST_FILE
         self.problems: tuple[Problem, ...] = ()
 
     def get(self, project: str) -> Mapping[str, Any] | None:
@@ -362,7 +376,7 @@ class TrustFile:
         """Lock the file, yield the records for changes, and write them."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(self._file.with_name(f"{STORE}.lock")):
+            with locked(self._file.with_name(f"{TRUST_FILE}.lock")):
                 known = self._read()
                 before = dict(known)
                 yield known

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
+from onetool.config.load import Loaded
 from onetool.editing.edit_history import HistoryEntry
 from onetool.editing.planned_edit import EditConflict, PlannedEdit
 from onetool.editing.settings_editor import SettingsEditor
@@ -23,10 +24,11 @@ Plan = Callable[[SettingsEditor], PlannedEdit]
 
 
 class MadeEdit(NamedTuple):
-    """An edit; `entry` is None if it was not written."""
+    """An edit; `entry` is None if it was not written. `after` are the settings that it leads to."""
 
     planned: PlannedEdit
     entry: HistoryEntry | None = None
+    after: Loaded | None = None
 
 
 async def make_edit(
@@ -59,7 +61,8 @@ async def make_edit(
         )
         try:
             async with changing:
-                return MadeEdit(planned, await run(partial(editor.apply, planned, actor=actor, transport=transport)))
+                entry = await run(partial(editor.apply, planned, actor=actor, transport=transport))
+                return MadeEdit(planned, entry, editor.after)
         except EditConflict:
             if not left:
                 raise

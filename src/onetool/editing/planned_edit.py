@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.text_files import TextFile
-from onetool.config.load import STORED_CONFIG, STORED_SECRETS, Loaded
+from onetool.config.contents import SettingsContents
+from onetool.config.layers import STORED_CONFIG, STORED_SECRETS
+from onetool.config.load import Loaded
 from onetool.editing.edit_history import EditedFile, EditedItem, HistoryEntry, add_entry, new_entry
 from onetool.errors import ToolError
 from onetool.state.storage import StoredSettings
@@ -76,6 +78,7 @@ class PlannedEdit:
     difference: str
     before: Loaded = field(repr=False)
     after: Loaded = field(repr=False)
+    contents: SettingsContents = field(repr=False)  # of the settings files after the edit
     secrets_file: FileEdit | None = field(default=None, repr=False)
     secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # None deletes one
     undoes: str = ""
@@ -87,6 +90,12 @@ class PlannedEdit:
     @property
     def changes_anything(self) -> bool:
         return bool(self.edits)
+
+    @property
+    def unedited(self) -> SettingsContents:
+        """The settings files as they were read for the edit."""
+        edited = {edit.before.path: edit.before.raw for edit in self.edits}
+        return SettingsContents({**self.contents.contents, **edited})
 
 
 def check_name(section: str, name: str) -> None:

@@ -16,8 +16,10 @@ from onetool import paths
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.text_files import TextFile
 from onetool.config import scaffold
-from onetool.config.load import STORED_CONFIG, STORED_SECRETS, USER_KEYS, examine
-from onetool.config.trust import TO_TRUST, is_trusted, trust
+from onetool.config.contents import TRUST_FILE, SettingsContents, stamp_files, stamp_paths
+from onetool.config.layers import STORED_CONFIG, STORED_SECRETS, USER_KEYS
+from onetool.config.load import Loaded, examine
+from onetool.config.trust import TO_TRUST, check_trust, make_record, trust
 from onetool.editing.edit_history import EditedItem, EditHistory, HistoryEntry
 from onetool.editing.planned_edit import (
     EditConflict,
@@ -38,7 +40,6 @@ from onetool.paths import Directories
 from onetool.state.storage import SettingsStorage, StoredSettings
 from onetool.util.locks import locked
 from onetool.util.redact import Redactor
-from onetool.util.running_servers import request_reload
 from onetool.util.text import quote
 
 LOCK: Final = "onetool.yaml.lock"
@@ -50,15 +51,22 @@ FILE_KEYS: Final = ("name", "version")  # of the file of an agent, which are not
 class SettingsEditor:
     """An editor of the settings files in these directories, which must be trusted, or of the settings in a store.
 
-    What it has read stays the same until an edit is planned, so that an edit is based on one state.
+    What it has read stays the same until an edit is planned, so that an edit is based on one state. `files` are the
+    files as they were read for it.
     """
 
     def __init__(
-        self, directories: Directories, env: Mapping[str, str], storage: SettingsStorage | None = None
+        self,
+        directories: Directories,
+        env: Mapping[str, str],
+        storage: SettingsStorage | None = None,
+        files: SettingsContents | None = None,
     ) -> None:
         self._directories, self._env, self._storage = directories, env, storage
+        self._files = files or SettingsContents()
         self._known: dict[Path, TextFile] = {}
         self._stored: StoredSettings | None = None
+        self.after: Loaded | None = None  # the settings after the last edit that was written
         self.history = EditHistory(directories.user, storage)
 
     @property
@@ -79,8 +87,17 @@ class SettingsEditor:
     def read_file(self, path: Path) -> TextFile:
         """Return a file, or what is in the store instead of one."""
         if path not in self._known:
-            self._known[path] = self._read_stored(path) if path in STORED else text_files.read(path)
+            self._known[path] = self._read_stored(path) if path in STORED else self._read_text(path)
         return self._known[path]
+
+    def _read_text(self, path: Path) -> TextFile:
+        contents = self._files.contents
+        if path not in contents:
+            self._files.take_stamp(self._directories)
+            contents[path] = text_files.read(path).raw
+        raw = contents[path]
+        assert not isinstance(raw, str)  # only settings in the store are texts
+        return text_files.decode(path, raw)
 
     def _read_stored(self, path: Path) -> TextFile:
         stored = self._get_stored()
@@ -93,9 +110,6 @@ class SettingsEditor:
         if self._stored is None and self._storage is not None:
             self._stored = self._storage.get()
         return self._stored
-
-    def _forget(self) -> None:
-        self._known, self._stored = {}, None
 
     def find(self, section: str, name: str, directory: Path | None = None) -> SettingsItem:
         """Return an entry from the file that defines it: of several layers, the one that wins."""
@@ -249,42 +263,48 @@ class SettingsEditor:
     ) -> PlannedEdit:
         secrets = dict(secrets or {})
         files = tuple(edit for edit in edits.values() if edit.text != edit.before.text)
-        every, stored = (*files, *([secrets_file] if secrets_file else [])), self._get_stored()
-        old = {edit.before.path: edit.before.text for edit in every if edit.before.raw}
-        before = examine(self._directories, self._env, texts=old, stored=stored)
-        new = {edit.before.path: edit.text for edit in every}
-        after = examine(self._directories, self._env, texts=new, stored=stored)
-        self._forget()
+        every = (*files, *([secrets_file] if secrets_file else []))
+        stored = self._get_stored()
+        before = examine(self._directories, self._env, files=self._files, stored=stored)
+        contents = self._files.replacing({edit.before.path: edit.text for edit in every})
+        after = examine(self._directories, self._env, files=contents, stored=stored)
+        self._files = SettingsContents()
+        self._known = {}
+        self._stored = None
         if after.errors:
             redact = Redactor({*after.loaded.secret_values, *(value for value in secrets.values() if value)})
             problems = redact("\n".join(map(str, after.errors)))
             raise ConfigError(f"the settings would be invalid, so nothing was changed:\n{problems}")
         difference = describe_difference(files, secrets_file, secrets, before.loaded, after.loaded)
-        return PlannedEdit(action, names, files, items, difference, before.loaded, after.loaded, secrets_file, secrets)
+        return PlannedEdit(
+            action, names, files, items, difference, before.loaded, after.loaded, contents, secrets_file, secrets
+        )
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def apply(self, planned: PlannedEdit, *, actor: str, transport: str) -> HistoryEntry:
-        """Write the edit, keep the trust in the directory, and ask running servers to reload.
+        """Write the edit and keep the trust in the directory. Running servers apply it when they see it.
 
         Raise EditConflict if a file has changed since the edit was planned.
         """
         if self._storage is not None:
             entry = make_entry(planned, actor, transport)
             self._storage.update(partial(change_stored, planned, entry))
+            self.after = planned.after
             return entry
         user = self._directories.user
         try:
             user.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(user / LOCK):
                 self._check_unchanged(planned)
-                is_project = self._check_trust(planned)
+                project = self._find_edited_project(planned)
                 entry = make_entry(planned, actor, transport)
                 with self.history.adding(entry):
                     self._write(planned)
-                    if is_project and self._directories.project is not None:
-                        trust(self._directories.project, user)
-            request_reload(user)
+                    if project is not None:
+                        trust(project, user, make_record(project, user, planned.contents))
+                written = [user / TRUST_FILE, *(edit.before.path for edit in planned.edits)]
+                self.after = replace(planned.after, stamp={**planned.after.stamp, **stamp_paths(written)})
         except OSError as error:
             raise StorageError(f"cannot write to {error.filename or user}: {error.strerror or error}") from None
         return entry
@@ -305,19 +325,20 @@ class SettingsEditor:
             text_files.write(edit.before, edit.text, mode=mode, keep=False)
 
     def _check_unchanged(self, planned: PlannedEdit) -> None:
-        for edit in planned.edits:
-            if text_files.read(edit.before.path).raw != edit.before.raw:
-                raise make_conflict(edit)
+        """Raise EditConflict if a file that was read for the edit differs. Writing a file compares its content too."""
+        current = stamp_files(self._directories)
+        if any(current.get(edit.before.path) != planned.after.stamp.get(edit.before.path) for edit in planned.edits):
+            raise make_conflict(planned.edits[0])
 
-    def _check_trust(self, planned: PlannedEdit) -> bool:
-        """Return whether trust in the project must be renewed. Raise if only an environment variable trusts it."""
+    def _find_edited_project(self, planned: PlannedEdit) -> Path | None:
+        """Return the project in which trust must be renewed. Raise if only an environment variable trusts it."""
         project = self._directories.project if self._directories.config_file is None else None
         if project is None or not any(edit.before.path.is_relative_to(project) for edit in planned.edits):
-            return False
-        if not is_trusted(project, self._directories.user, {}):
+            return None
+        if not check_trust(project, self._directories.user, {}, planned.unedited).trusted:
             reason = "its content is not recorded as trusted"
             raise ToolError(f"cannot edit {project}: {reason}", hint=f"{TO_TRUST} in {project.parent}")
-        return True
+        return project
 
 
 def _has_entry(data: Mapping[str, Any], section: str, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Reloads a running server on changed settings, in files or in the store, SIGHUP and `onetool reload`.
 
 One task checks the settings twice a second and never waits for a reload, so that a revoked token is rejected promptly.
-Another task performs the reloads, one at a time.
+Another task performs the reloads, one at a time, with the settings that the first one has read.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ import anyio
 import anyio.to_thread
 
 from onetool.app import OneTool
-from onetool.config.load import Examined, examine
-from onetool.config.settings_reader import Stamp, stamp_files
+from onetool.config.contents import Stamp, stamp_files
+from onetool.config.load import Examined
 from onetool.errors import ToolError
 from onetool.state.storage import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
@@ -27,7 +27,6 @@ from onetool.util.running_servers import Registration, ServerEntry, read_generat
 POLL_SECONDS: Final = 0.5
 SIGHUP: Final = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
-CLOCK_STEP_NS: Final = 20_000_000  # times of files may lag behind the clock by this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,14 @@ class SettingsWatcher:
     _user: Path = field(init=False)
     _requests: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)  # generations; None is a change
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
-    _applied: Stamp | None = None
     _seen: Stamp | None = None
+    _handled: tuple[Stamp, StoredSettings | None] | None = None  # the last change, also if it was invalid
+    _examined: Examined | None = None  # the changed settings, until they are applied
     _generation: int = 0
-    _requested: StoredSettings | None = None  # settings in the store for which a reload was requested
 
     def __post_init__(self) -> None:
-        self._user, self._generation = self.app.directories.user, self.registration.entry.generation
+        self._user = self.app.directories.user
+        self._generation = self.registration.entry.generation
 
     def request_reload(self) -> None:
         self._requests.put_nowait(self._generation)
@@ -100,38 +100,41 @@ class SettingsWatcher:
             await asyncio.sleep(self.seconds)
 
     async def _poll_once(self) -> None:
-        stamp, generation = await self._run_in_thread(self._read_state)
+        generation = await self._run_in_thread(partial(read_generation, self._user))
         if generation > self._generation:
             self._generation = generation
             self.request_reload()
-        if self._applied is None:  # the application may have read the files before they changed
-            latest = max((max(file[:2]) for file in stamp if file is not None), default=0)
-            self._applied = stamp if latest < self.app.created_ns - CLOCK_STEP_NS else ()
-        elif stamp != self._applied and stamp == self._seen:  # otherwise the file is still being written
-            self._applied = stamp
-            if self.app.config_files:  # notify the transport even if the files are invalid and the reload will fail
-                self.hooks.on_change(await self._run_in_thread(self._examine))
-            self._requests.put_nowait(None)
-        self._seen = stamp
-        stored = self.app.stored_settings
-        if self.app.has_new_settings and stored != self._requested:
-            self._requested = stored
-            self._requests.put_nowait(None)
+        if self.app.has_settings_files:
+            async with self.app.editing_settings:  # edits of this process are in effect afterwards
+                await self._find_change()
         self.hooks.on_tick()
 
-    def _examine(self) -> Examined:
-        directories, stored = self.app.directories, self.app.stored_settings
-        return examine(directories, self.app.environment, trust=True, stored=stored)
-
-    def _read_state(self) -> tuple[Stamp, int]:
-        return stamp_files(self.app.directories), read_generation(self._user)
+    async def _find_change(self) -> None:
+        """Read settings that differ from those in effect, unless a file may still be being written."""
+        app = self.app
+        stamp = await self._run_in_thread(partial(stamp_files, app.directories))
+        is_complete = stamp == self._seen
+        self._seen = stamp
+        change = stamp, app.stored_settings
+        is_changed = (is_complete and stamp != app.loaded.stamp) or app.has_new_settings
+        if is_changed and change != self._handled:
+            self._handled = change
+            self._examined = await self._run_in_thread(app.examine_settings)
+            self.hooks.on_change(self._examined)  # also if the settings are invalid and the reload will fail
+            self._requests.put_nowait(None)
 
     # --- reloading ------------------------------------------------------------------------------------------------
 
     async def reload_on_request(self) -> None:
         while True:
             generation = await self._requests.get()
-            answer, is_ok = await self._reload(unasked=generation is None)
+            examined = None
+            if generation is None:
+                examined = self._examined
+                self._examined = None
+                if examined is None:  # two changes were applied at once
+                    continue
+            answer, is_ok = await self._reload(examined)
             if generation is not None:
                 entry = replace(self.registration.entry, generation=generation, is_ok=is_ok, answer=answer)
                 await self._run_in_thread(partial(self.registration.update, entry))
@@ -139,9 +142,9 @@ class SettingsWatcher:
                 with contextlib.suppress(Exception):  # failing servers are reported elsewhere
                     await self.app.discover()
 
-    async def _reload(self, *, unasked: bool) -> tuple[str, bool]:
+    async def _reload(self, examined: Examined | None) -> tuple[str, bool]:
         try:
-            answer = await self.app.apply_settings(unasked=unasked)
+            answer = await self.app.apply_settings(examined, unasked=examined is not None)
         except ToolError as error:
             self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error}")
             return str(error), False

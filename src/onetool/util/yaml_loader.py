@@ -83,16 +83,21 @@ def read(text: str, source: str, *, typed: bool = True) -> YamlDocument:
 
 def read_file(path: Path, *, typed: bool = True) -> YamlDocument:
     """Parse a file. Raise FileNotFoundError if it is missing, and ConfigError for any other problem."""
-    raw = _read_bytes(path)
+    return read_bytes(load_bytes(path), str(path), typed=typed)
+
+
+def read_bytes(raw: bytes, source: str, *, typed: bool = True) -> YamlDocument:
+    """Parse the content of a file."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise _error(str(path), line, "is not UTF-8 text", "save the file as UTF-8") from None
-    return read(text, str(path), typed=typed)
+        raise _error(source, line, "is not UTF-8 text", "save the file as UTF-8") from None
+    return read(text, source, typed=typed)
 
 
-def _read_bytes(path: Path) -> bytes:
+def load_bytes(path: Path) -> bytes:
+    """Return the content of a regular file of limited size. It is not parsed."""
     try:
         # Opened without blocking, because a named pipe must not stop the server.
         flag = getattr(os, "O_NONBLOCK", 0)

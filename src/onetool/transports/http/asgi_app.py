@@ -124,7 +124,7 @@ def create_live_tokens(app: OneTool) -> LiveTokens:
     def is_invalid() -> bool:
         return app.config_error is not None
 
-    return LiveTokens(lambda: app.settings, app.environment, lambda: app.config_files, get_stored, is_invalid)
+    return LiveTokens(lambda: app.loaded, app.environment, get_stored, is_invalid)
 
 
 def create_throttle(app: OneTool) -> AuthThrottle:

@@ -9,10 +9,10 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
-from onetool.config.load import Examined
+from onetool.config.load import Examined, Loaded
 from onetool.config.model import Settings, Token
+from onetool.config.settings_reader import config_files
 from onetool.errors import StorageError
 from onetool.state.storage import StoredTokens
 from onetool.transports.http.errors import ApiError
@@ -75,28 +75,38 @@ class LiveTokens:
 
     def __init__(
         self,
-        settings: Callable[[], Settings],
+        get_loaded: Callable[[], Loaded],
         env: Mapping[str, str],
-        files: Callable[[], tuple[Path, ...]] = tuple,
         stored: Callable[[], StoredTokens | None] = lambda: None,
         is_invalid: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._settings, self._env, self._files, self._stored = settings, env, files, stored
+        self._get_loaded = get_loaded
+        self._env = env
+        self._stored = stored
         self._is_invalid = is_invalid  # whether the settings are invalid, so that nobody knows all tokens
         self._narrowed: Settings | None = None  # the loaded settings that `_remaining` and `_unreadable` refer to
         self._remaining: frozenset[Token] = frozenset()
         self._unreadable = ""
 
     def narrow(self, examined: Examined) -> None:
-        """Revoke the tokens that the settings files no longer contain."""
-        unreadable = [path for path in self._files() if path not in examined.loaded.files]
-        settings = examined.loaded.settings
-        self._narrowed, self._unreadable = self._settings(), unreadable[0].name if unreadable else ""
-        self._remaining = frozenset(token for token in settings.auth.tokens if token.agent in settings.agents)
+        """Revoke the tokens that the settings files no longer contain.
+
+        Agents of a project that is no longer trusted count until the reload that drops it.
+        """
+        loaded = self._get_loaded()
+        current = examined.loaded
+        agents = {*current.settings.agents}
+        if current.directories.project != loaded.directories.project:
+            agents |= {*loaded.settings.agents}
+        expected = {current.directories.config_path(layer) for layer in current.directories.layers}
+        unreadable = expected.intersection(config_files(loaded)).difference(current.files)
+        self._narrowed = loaded.settings
+        self._unreadable = next((path.name for path in unreadable), "")
+        self._remaining = frozenset(token for token in current.settings.auth.tokens if token.agent in agents)
 
     def keys(self) -> TokenSet:
         """Return the tokens that are accepted now. Raise an ApiError if a settings file cannot be read."""
-        settings = self._settings()
+        settings = self._get_loaded().settings
         tokens = settings.auth.tokens
         if not tokens and self._is_invalid():
             message = "cannot check tokens: the configuration is invalid"

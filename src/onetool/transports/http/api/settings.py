@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.config.settings_reader import stamp_files
+from onetool.config.contents import stamp_files
 from onetool.editing.edit_history import EditHistory
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.editing.secret_changes import plan_secret_use

@@ -1,10 +1,9 @@
 """Edits of settings over REST: rights, preconditions, the audit log and the reload that makes an edit effective."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-import anyio
 from starlette.requests import Request
 
 from onetool.editing.attempts import Plan, make_edit
@@ -29,7 +28,6 @@ class SettingsEdits:
     """The edits of one server. All handlers of settings share it."""
 
     api: Api
-    _lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     def open_editor(self) -> SettingsEditor:
         """Return an editor of the current settings. Blocks with a store. Raise if they cannot be edited here."""
@@ -65,7 +63,7 @@ class SettingsEdits:
         def check(planned: PlannedEdit) -> None:
             check_rights(planned, str(state.get(SCOPE, "")), state["agent"])
 
-        async with self._lock:
+        async with self.api.app.editing_settings:
             try:
                 made = await make_edit(
                     self.open_editor,
@@ -79,8 +77,8 @@ class SettingsEdits:
                 )
             except EditConflict as error:
                 raise self._to_error(error) from None
-            if made.entry is not None:
-                await self.api.app.apply_settings()
+            if made.after is not None:
+                await self.api.app.apply_edit(made.after, made.planned.contents)
         return _to_result(made.planned, made.entry)
 
     def _to_error(self, error: EditConflict) -> ApiError:

@@ -114,17 +114,18 @@ class TokenHandlers:
 
     async def _change(self, change: Callable[[], T]) -> T:
         """Make a change and apply the settings, so that it takes effect at once."""
-        try:
-            done = await self._api.run_in_thread(change)
-        except ToolNotFound as error:
-            raise ApiError("not_found", error.message) from None
-        except StorageError as error:
-            raise ApiError.from_error(error) from None
-        except ToolError as error:
-            code = TAKEN if error.fields.get("code") == TAKEN else "invalid"
-            raise ApiError(code, error.message, hint=error.hint) from None
-        with suppress(ToolError):  # other settings are invalid: the health check reports that
-            await self._api.app.apply_settings()
+        async with self._api.app.editing_settings:
+            try:
+                done = await self._api.run_in_thread(change)
+            except ToolNotFound as error:
+                raise ApiError("not_found", error.message) from None
+            except StorageError as error:
+                raise ApiError.from_error(error) from None
+            except ToolError as error:
+                code = TAKEN if error.fields.get("code") == TAKEN else "invalid"
+                raise ApiError(code, error.message, hint=error.hint) from None
+            with suppress(ToolError):  # other settings are invalid: the health check reports that
+                await self._api.app.apply_settings()
         self._api.live_runs.publish_change(CHANGE)
         return done
 
