@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -24,10 +24,9 @@ from onetool.backends.threads import call_blocking, reject_event_loop
 from onetool.bundles.source import BundleSource
 from onetool.config.contents import SettingsContents, stamp_files
 from onetool.config.load import Examined, Loaded
-from onetool.config.model import Loc, Settings
+from onetool.config.model import Settings
 from onetool.config.settings_reader import (
     SettingsReader,
-    config_files,
     examine_settings,
     read_settings,
     validate_settings,
@@ -67,7 +66,7 @@ from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
 from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
-from onetool.state.storage import JobStorage, MediaStorage, ResultStorage, StoredSettings
+from onetool.state.storage import JobStorage, MediaStorage, ResultStorage
 from onetool.state.stores import Stores
 from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
@@ -118,7 +117,7 @@ class OneTool:
         read_given = partial(wrap_settings, given, folder or Path.home() / FOLDER)
         environment = self.environment = os.environ if environment is None else environment
         is_given = read is None and examine is None
-        self._reader = SettingsReader(read_given if is_given else read, examine, environment)
+        self.reader = SettingsReader(read_given if is_given else read, examine, environment)
         self.editing_settings = asyncio.Lock()  # held by an edit until it is in effect here
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._state: State | None = None
@@ -142,7 +141,7 @@ class OneTool:
             self.bus.call_tool,
             environment,
             log_event,
-            self._reader.still_trusted,
+            self.reader.still_trusted,
             shared=None if shared is None else shared.workers,
             get_jobs=self._get_jobs,
         )
@@ -213,7 +212,7 @@ class OneTool:
 
     async def __aenter__(self) -> Self:
         self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
-        loaded, error = await anyio.to_thread.run_sync(self._reader.read_first)
+        loaded, error = await anyio.to_thread.run_sync(self.reader.read_first)
         self._configure(loaded, error)
         await self._join_store()
         self._notices.general = self.problems
@@ -517,28 +516,8 @@ class OneTool:
         return self._require_state().loaded.settings
 
     @property
-    def written_agents(self) -> Mapping[str, Any]:
-        """The agents of the settings files, with references instead of their values."""
-        return self._require_state().loaded.agents
-
-    @property
-    def references(self) -> Mapping[str, Sequence[Loc]]:
-        """The settings that refer to each secret or environment variable, by its name."""
-        return self._require_state().loaded.references
-
-    @property
     def directories(self) -> Directories:
         return self._require_state().loaded.directories
-
-    @property
-    def config_files(self) -> tuple[Path, ...]:
-        """The active configuration files; empty if a program passed the settings."""
-        return config_files(self._require_state().loaded)
-
-    @property
-    def has_settings_files(self) -> bool:
-        """Whether the settings come from files, and were not passed by a program."""
-        return self._reader.has_files
 
     @property
     def stores(self) -> Stores:
@@ -648,8 +627,8 @@ class OneTool:
         Raise, and change nothing, if the configuration is invalid or would be left out.
         """
         key: object = object()  # only a program knows whether the settings that it passes have changed
-        if self.has_settings_files:
-            key = await anyio.to_thread.run_sync(self._stamp_sources), self.stored_settings
+        if self.reader.has_files:
+            key = await anyio.to_thread.run_sync(self._stamp_sources), self.reader.get_stored()
         return await self._reload.join(self._reload_all, key)
 
     def _stamp_sources(self) -> object:
@@ -671,7 +650,7 @@ class OneTool:
 
         def read() -> Loaded:
             old = self._require_state().loaded
-            return self._reader.accept(examined or self._reader.read(), old, unasked=unasked)
+            return self.reader.accept(examined or self.reader.read(), old, unasked=unasked)
 
         self._configure(await anyio.to_thread.run_sync(read))
         await self._join_store()
@@ -679,13 +658,9 @@ class OneTool:
 
     async def apply_edit(self, after: Loaded, files: SettingsContents) -> None:
         """Apply an edit that this process has validated and written. The files are not read again."""
-        accept = partial(self._reader.accept_edit, after, files, self._require_state().loaded)
+        accept = partial(self.reader.accept_edit, after, files, self._require_state().loaded)
         self._configure(await anyio.to_thread.run_sync(accept))
         await self._join_store()
-
-    def examine_settings(self) -> Examined:
-        """Return what the settings files say now, with the errors. Blocks on the disk."""
-        return self._reader.read()
 
     @property
     def loaded(self) -> Loaded:
@@ -694,30 +669,20 @@ class OneTool:
     async def _join_store(self) -> None:
         """Wait for a store that was just opened, and apply the settings there."""
         remote = self.stores.remote
-        if not self._reader.join(None if remote is None else remote.settings, self.settings.store or ""):
+        if not self.reader.join(None if remote is None else remote.settings, self.settings.store or ""):
             return
         assert remote is not None
         await anyio.to_thread.run_sync(remote.wait, STORE_SECONDS)
-        if self.has_settings_files:
-            read = partial(self._reader.reread, self._require_state().loaded, unasked=False)
+        if self.reader.has_files:
+            read = partial(self.reader.reread, self._require_state().loaded, unasked=False)
             with suppress(ToolError):  # until the files are valid again, no agent may call anything
                 self._configure(await anyio.to_thread.run_sync(read))
-
-    @property
-    def stored_settings(self) -> StoredSettings | None:
-        """The settings in the store, as last known; None without a store, and until they are known."""
-        return self._reader.get_stored()
-
-    @property
-    def has_new_settings(self) -> bool:
-        """Whether another replica has changed the settings in the store since they were applied here."""
-        return self._reader.is_outdated
 
     async def has_current_settings(self) -> bool:
         """Return whether the settings in effect are valid, and are those that the files have now."""
         state = self._require_state()
         try:
-            loaded = await anyio.to_thread.run_sync(partial(self._reader.reread, state.loaded, unasked=False))
+            loaded = await anyio.to_thread.run_sync(partial(self.reader.reread, state.loaded, unasked=False))
         except ToolError:
             return False
         return state.error is None and loaded == state.loaded
@@ -737,7 +702,7 @@ class OneTool:
     def _checks(self) -> "Checks":
         from onetool.checks import Checks
 
-        return Checks(self.registry, self.extensions, self.servers, self.bundles, self._reader)
+        return Checks(self.registry, self.extensions, self.servers, self.bundles, self.reader)
 
 
 def _to_outcome(answer: Answer) -> DurableOutcome:

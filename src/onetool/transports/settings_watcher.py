@@ -104,7 +104,7 @@ class SettingsWatcher:
         if generation > self._generation:
             self._generation = generation
             self.request_reload()
-        if self.app.has_settings_files:
+        if self.app.reader.has_files:
             async with self.app.editing_settings:  # edits of this process are in effect afterwards
                 await self._find_change()
         self.hooks.on_tick()
@@ -115,11 +115,11 @@ class SettingsWatcher:
         stamp = await self._run_in_thread(partial(stamp_files, app.directories))
         is_complete = stamp == self._seen
         self._seen = stamp
-        change = stamp, app.stored_settings
-        is_changed = (is_complete and stamp != app.loaded.stamp) or app.has_new_settings
+        change = stamp, app.reader.get_stored()
+        is_changed = (is_complete and stamp != app.loaded.stamp) or app.reader.is_outdated
         if is_changed and change != self._handled:
             self._handled = change
-            self._examined = await self._run_in_thread(app.examine_settings)
+            self._examined = await self._run_in_thread(app.reader.read)
             self.hooks.on_change(self._examined)  # also if the settings are invalid and the reload will fail
             self._requests.put_nowait(None)
 

@@ -83,7 +83,7 @@ class AgentHandlers:
     def _get_effective(self, name: str) -> dict[str, Any]:
         """Return all settings of an agent as they are written: a reference may be an environment variable's value."""
         values = _to_values(self._api.app.settings.agents[name])
-        return {**values, **self._edits.mask(merge_patch(values, self._api.app.written_agents.get(name) or {}))}
+        return {**values, **self._edits.mask(merge_patch(values, self._api.app.loaded.agents.get(name) or {}))}
 
     def _describe(self, request: Request, name: str, item: SettingsItem) -> dict[str, Any]:
         effective = self._get_effective(name)

@@ -44,15 +44,15 @@ class SettingsEdits:
 
     def find(self, section: str, name: str) -> SettingsItem:
         """Return an entry of the settings, without a value if a program passed them, or if they cannot be read."""
-        app, stored = self.api.app, self.api.app.stored_settings
+        app, stored = self.api.app, self.api.app.reader.get_stored()
         is_known = app.stores.remote is None or (stored is not None and not stored.problem)
-        if not app.has_settings_files or not is_known:
+        if not app.reader.has_files or not is_known:
             return SettingsItem(section, name, app.directories.data, None)
         return self.open_reader().find(section, name)
 
     def _check_editable(self) -> None:
         self.api.check_settings()
-        if not self.api.app.has_settings_files:
+        if not self.api.app.reader.has_files:
             raise ApiError("read_only", "a program passed the settings, so they cannot be edited here")
 
     async def edit(self, request: Request, plan: Plan) -> EditResult:
