@@ -585,7 +585,9 @@ class OneTool:
         def search() -> list[SearchHit]:
             usable = {} if agent is None else merge_snippets({}, saved, agent)
             more = {name: snippet for name, snippet in usable.items() if name not in settings.snippets}
-            return self._search.search(state.stores.search, query, limit, settings, self.bundles, saved=more)
+            return self._search.search(
+                state.stores.search, query, limit, settings, stored=self.bundles.searchable(), saved=more
+            )
 
         return await anyio.to_thread.run_sync(search)
 

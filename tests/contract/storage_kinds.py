@@ -45,7 +45,6 @@ from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore, SessionValue
 from onetool.state.storage import (
     AuditStorage,
-    BundleStorage,
     CredentialKey,
     CredentialStorage,
     DisabledToolStorage,
@@ -305,7 +304,7 @@ class ToolListKind(BaseKind):
 
 
 class BundleKind(BaseKind):
-    store: BundleStorage
+    store: BundleStore
 
     def write(self, key: str) -> str:
         bundle = self.store.new_id()

@@ -7,18 +7,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.bundles_support import START, bundle_body, expect_error, new_bundle, open_store, search_slugs, tool_body
 
 from onetool.bundles import BundleDraft, BundleStore, ToolDraft
-from onetool.bundles.bundle_index import create_tables, index_rows, open_database, write_bundle, write_tool
-from onetool.bundles.bundle_search import RankedHit, ToolFinder, _next_prefix
+from onetool.bundles.bundle_index import create_tables, open_database, write_bundle, write_tool
+from onetool.bundles.bundle_search import RankedHit, ToolQuery, find_ranked
 from onetool.bundles.bundle_store import new_id
 from onetool.bundles.filesystem import Stamp
-from onetool.bundles.ranking import ToolQuery, find_rank
 from onetool.bundles.records import BundleFile, ToolFile
-from onetool.bundles.search_text import SearchText, fold_name
-from onetool.search.words import deletions
+from onetool.bundles.search_text import fold_name, list_words
+from onetool.search.index import index_rows
+from onetool.search.words import deletions, is_one_typo_away
 
 STAMP = Stamp(0, 0)
 BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
@@ -125,18 +125,38 @@ def test_the_index_and_the_ranking_agree(tools: list[tuple[list[str], list[str],
         create_tables(database)
         write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
         files = [write_to_index(database, number, *fields) for number, fields in enumerate(tools)]
-        ranks = {
-            key: find_rank(
-                question, fold_name(file.slug), fold_name(file.display_name), SearchText.of(file, "tools tools")
-            )
-            for key, file in files
-        }
-        newest_first = sorted((key for key, rank in ranks.items() if rank is not None), reverse=True)
-        expected = [RankedHit(ranks[key] or 0, key) for key in sorted(newest_first, key=lambda key: ranks[key] or 0)]
-        finder = ToolFinder(database, question, include_disabled=False)
-        assert list(finder.hits(None)) == expected
+        ranks = {key: rank for key, file in files if (rank := find_rank(question, file)) is not None}
+        expected = [RankedHit(ranks[key], key) for key in sorted(ranks, key=lambda key: (ranks[key], -key))]
+        assert list_hits(database, question, None, 100) == expected
         for number, hit in enumerate(expected):
-            assert list(finder.hits(hit)) == expected[number + 1 :]
+            assert list_hits(database, question, hit, 2) == expected[number + 1 : number + 3]
+
+
+def list_hits(
+    database: sqlite3.Connection, question: ToolQuery, after: RankedHit | None, limit: int
+) -> list[RankedHit]:
+    return find_ranked(database, question, after, include_disabled=False, limit=limit)
+
+
+def find_rank(question: ToolQuery, file: ToolFile) -> int | None:
+    """Return the rank of a tool by the rules of the documentation; None if it does not match."""
+    starts = [fold_name(file.slug), fold_name(file.display_name)]
+    ranks = [rank for rank, start in enumerate(starts) if start.startswith(question.text)]
+    fields = list_words(file, ("tools", "tools"))
+    for first, fits in ((2, str.__eq__), (7, is_like)):
+        found = [
+            [number for number, field in enumerate(fields) if any(fits(word, other) for other in field)]
+            for word in question.words
+        ]
+        if all(found):
+            ranks.append(first + max(numbers[0] for numbers in found))
+    return min(ranks, default=None)
+
+
+def is_like(word: str, other: str) -> bool:
+    if len(word) == 2:
+        return other.startswith(word)
+    return word == other or (len(word) > 2 and word in other) or is_one_typo_away(word, other)
 
 
 def write_to_index(
@@ -148,15 +168,6 @@ def write_to_index(
     index_rows(database)
     (key,) = database.execute("select key from tools where id = ?", (file.id,)).fetchone()
     return key, file
-
-
-@settings(deadline=None)
-@given(st.text(min_size=1, max_size=5), st.text(max_size=3))
-@example("\U0010ffff", "\U0010ffff" * 2)
-def test_the_next_prefix_sorts_after_all_texts_with_the_prefix(start: str, rest: str) -> None:
-    if all(ord(letter) < 0xD800 or ord(letter) > 0xDFFF for letter in start + rest):
-        assert start <= start + rest < _next_prefix(start)
-        _next_prefix(start).encode()
 
 
 @settings(deadline=None)

@@ -8,13 +8,13 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, RLock
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from onetool.bundles import filesystem
-from onetool.bundles.bundle_index import create_tables, open_database
+from onetool.bundles.bundle_index import BundleIndex
 from onetool.bundles.filesystem import Stamp, read_stamp
 from onetool.bundles.model import camel_case
 from onetool.bundles.records import SCHEMA_VERSION, Unreadable, check_version
@@ -51,24 +51,33 @@ class BuiltInStates(BaseModel):
 
 class BuiltIns:
     def __init__(self, directory: Path | None, states: Path) -> None:
-        self._directory, self._states_file = directory, states
-        self._database: sqlite3.Connection | None = None
+        self._directory = directory
+        self._states_file = states
+        self._index = BundleIndex()
+        self._lock = RLock()
         self._stamp: Stamp | None = None
-        self._lock = Lock()
         self._problem: Problem | None = None
 
     @property
     def problems(self) -> list[Problem]:
-        found = self.read(lambda database: list_problems(database, self._directory or Path()))
-        return found + ([self._problem] if self._problem else [])
+        problems = self.read(lambda database: list_problems(database, self._directory or Path()))
+        return problems + ([self._problem] if self._problem else [])
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._directory is None:
+            with self._index.connection() as database:
+                return work(database)
         with self._lock:
-            stamp = read_stamp(self._states_file) if self._directory else None
-            if self._database is None or stamp != self._stamp:
-                self._load(stamp)
-            assert self._database is not None
-            return work(self._database)
+            stamp = read_stamp(self._states_file)
+            if stamp != self._stamp:
+                self._index.close()
+                self._stamp = stamp
+            is_loaded = self._index.is_ready
+            with self._index.connection() as database:
+                if not is_loaded:
+                    IndexSync(self._directory).update_all(database, Event())
+                    self._apply_states(database)
+                return work(database)
 
     def render_states(self, table: str, item_id: str, *, enabled: bool) -> bytes:
         """Return the content of the file with this state changed."""
@@ -80,21 +89,9 @@ class BuiltIns:
         return states.text()
 
     def close(self) -> None:
-        with self._lock:
-            if self._database is not None:
-                self._database.close()
-            self._database = None
+        self._index.close()
 
-    def _load(self, stamp: Stamp | None) -> None:
-        if self._database is not None:
-            self._database.close()
-        self._database, self._stamp = open_database(":memory:"), stamp
-        create_tables(self._database)
-        if self._directory is not None:
-            IndexSync(self._directory).update_all(self._database, Event())
-            self._apply(self._database)
-
-    def _apply(self, database: sqlite3.Connection) -> None:
+    def _apply_states(self, database: sqlite3.Connection) -> None:
         self._problem = None
         try:
             states = BuiltInStates.read(self._states_file)

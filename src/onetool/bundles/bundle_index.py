@@ -13,23 +13,16 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Final
 
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
-from onetool.bundles.search_text import (
-    FIELDS,
-    MAX_PARTIAL_MATCH_LENGTH,
-    SearchText,
-    fold_name,
-    has_valid_structure,
-    to_document,
-)
+from onetool.bundles.search_text import fold_name, has_valid_structure, list_words, to_document
 from onetool.core.registry import python_name
 from onetool.search import index as search
-from onetool.search.words import HIDDEN
 from onetool.util import atomic
 from onetool.util.sanitize import clean
 
@@ -41,22 +34,6 @@ MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2
 MAX_WAL_BYTES: Final = 16 << 20  # bytes
 BUILD_BUFFER_BYTES, BUFFER_BYTES = 16 << 20, 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_COLUMNS: Final = ", ".join(FIELDS)
-# Full-text tables of the REST search, each with its column and source; `ot.search` has its own.
-_TABLES: Final = {"words": ("terms", "marked"), **{f"parts_of_{field}": (field, "parts") for field in FIELDS}}
-# Each word is prefixed with the number of its field, so that a query can be limited to fields without a scan.
-_MARKED: Final = " || ".join(f"replace(' ' || {field}, ' ', ' {number}')" for number, field in enumerate(FIELDS))
-_PARTS: Final = f"""
-    ' ' || slug || ' {HIDDEN}' || replace(slug, ' ', '') as slug,
-    ' ' || name || ' {HIDDEN}' || replace(name, ' ', '') as name,
-    ' ' || tags || ' ' as tags, ' ' || substr(description, 1, {MAX_PARTIAL_MATCH_LENGTH}) || ' ' as description,
-    ' ' || bundle || ' ' as bundle
-"""
-_PART_TABLES: Final = "\n".join(
-    f"create virtual table parts_of_{field} using fts5 ({field}, content = 'parts', content_rowid = 'key',"
-    " tokenize = 'trigram case_sensitive 1');"
-    for field in FIELDS
-)
 SCHEMA: Final = f"""
 begin;
 create table meta (name text primary key, value integer not null) without rowid;
@@ -79,17 +56,11 @@ create unique index tools_by_file on tools (bundle, file, mtime, size);
 create index tools_in_order on tools (bundle, slug, enabled, key, sound, definition);
 create index tools_by_slug on tools (slug_start, key);
 create index tools_by_name on tools (name_start, key);
-create index newest_slugs on tools (key, slug_start);
-create index newest_names on tools (key, name_start, slug_start);
 create table tags (tag text, bundle text, id text, key integer not null, primary key (tag, bundle, id)) without rowid;
 create index tags_by_id on tags (tag, id, key);
 create index tags_of_tools on tags (key);
-create table texts (key integer primary key, {_COLUMNS});
-create view marked as select key, {_MARKED} as terms from texts;
-create view parts as select key, {_PARTS} from texts;
-create virtual table words using fts5 (terms, content = 'marked', content_rowid = 'key', tokenize = 'ascii',
-    detail = none);
-{_PART_TABLES}
+create table words (word text, field integer, key integer, primary key (word, field, key)) without rowid;
+create index words_of_tools on words (key, word, field);
 {search.SCHEMA}
 create table problems (path text primary key, reason text not null, hint text not null) without rowid;
 create trigger one_more after insert on tools begin update meta set value = value + 1 where name = 'tools'; end;
@@ -97,7 +68,7 @@ create trigger one_less after delete on tools begin update meta set value = valu
 insert into meta values ('tools', 0);
 pragma user_version = {FORMAT};
 commit;
-"""  # noqa: S608 - names of ours
+"""  # noqa: S608 - texts of ours
 
 
 Identity = tuple[int, int]
@@ -115,18 +86,22 @@ def create_tables(database: sqlite3.Connection) -> None:
     database.execute("insert into meta values ('version', ?)", (time.time_ns() // 1000,))
 
 
-class Index:
-    """A pool of connections to the current database of a directory. Each is used by one thread at a time.
+class BundleIndex:
+    """The database of an index: the current one of a directory, or one in memory that nobody else sees.
 
-    Every database has a unique name, and the file `current` names the current one: SQLite keeps files next to a
-    database, which must never be mistaken for those of another.
+    A connection is used by one thread at a time. In a directory, every database has a unique name, and the file
+    `current` names the current one: SQLite keeps files next to a database, which must never be mistaken for those of
+    another.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._pointer = directory, directory / "current"
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._pointer = directory / "current" if directory else Path()
         self._idle: list[tuple[sqlite3.Connection, Path]] = []
         self._known: tuple[Identity, Path] | None = None
         self._lock = Lock()
+        self._memory: sqlite3.Connection | None = None
+        self._memory_lock = RLock()
 
     @property
     def name(self) -> str | None:
@@ -139,6 +114,8 @@ class Index:
     @property
     def is_ready(self) -> bool:
         """Whether there is a database that this version can read."""
+        if self._directory is None:
+            return self._memory is not None
         try:
             with self.connection():
                 return True
@@ -147,6 +124,10 @@ class Index:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
+        if self._directory is None:
+            with self._memory_lock:
+                yield self._open_memory()
+            return
         file = self._current()
         database = self._acquire(file)
         try:
@@ -158,6 +139,12 @@ class Index:
             self._release(database, file)
             raise
         self._release(database, file)
+
+    def _open_memory(self) -> sqlite3.Connection:
+        if self._memory is None:
+            self._memory = open_database(":memory:")
+            create_tables(self._memory)
+        return self._memory
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -178,6 +165,7 @@ class Index:
 
         What is committed is kept for the next rebuild if this one is interrupted.
         """
+        assert self._directory is not None
         self._directory.mkdir(exist_ok=True, mode=0o700)
         unfinished = self._directory / UNFINISHED
         file = self._directory / f"{os.urandom(8).hex()}.db"
@@ -191,7 +179,10 @@ class Index:
             unfinished.unlink(missing_ok=True)
             file.unlink(missing_ok=True)
             raise
-        self._remove_old(file)
+        for old in list(self._directory.iterdir()):
+            if _OUR_NAMES.fullmatch(old.name) and not old.name.startswith(file.name):
+                with suppress(OSError):  # on systems that cannot delete open files, the next rebuild tries again
+                    old.unlink()
 
     def checkpoint(self) -> None:
         """Write a large log (WAL) back to the database. The caller does not hold the lock of the store."""
@@ -206,6 +197,10 @@ class Index:
             for database, _ in self._idle:
                 database.close()
             self._idle.clear()
+        with self._memory_lock:  # SQLite crashes if a connection is closed that another thread uses
+            if self._memory is not None:
+                self._memory.close()
+            self._memory = None
 
     def _current(self) -> Path:
         """Return the path of the current database."""
@@ -214,7 +209,7 @@ class Index:
             identity = status.st_ino, status.st_mtime_ns
             known = self._known
             if known is None or known[0] != identity:
-                known = identity, self._directory / self._pointer.read_text("utf-8")
+                known = identity, self._pointer.parent / self._pointer.read_text("utf-8")
                 self._known = known
             known[1].stat()
         except (OSError, ValueError):
@@ -235,12 +230,6 @@ class Index:
             database.rollback()
         with self._lock:
             self._idle.append((database, file))
-
-    def _remove_old(self, kept: Path) -> None:
-        for file in list(self._directory.iterdir()):
-            if _OUR_NAMES.fullmatch(file.name) and not file.name.startswith(kept.name):
-                with suppress(OSError):  # on systems that cannot delete open files, the next rebuild tries again
-                    file.unlink()
 
 
 def _connect(file: Path) -> sqlite3.Connection:
@@ -298,8 +287,7 @@ def _finish(database: sqlite3.Connection) -> None:
 
 def _set_buffer_size(database: sqlite3.Connection, number: int) -> None:
     """Set how many bytes FTS5 buffers before it writes: large buffers avoid merges."""
-    for table in (*_TABLES, "forms"):
-        database.execute(f"insert into {table} ({table}, rank) values ('hashsize', ?)", (number,))  # noqa: S608
+    database.execute("insert into forms (forms, rank) values ('hashsize', ?)", (number,))
 
 
 @contextmanager
@@ -372,14 +360,6 @@ def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
         _write_texts(database, key, ToolFile.read(body.encode()), names, set())
 
 
-def index_rows(database: sqlite3.Connection) -> None:
-    """Add new tools to the full-text tables."""
-    for table, (column, view) in _TABLES.items():
-        insert = f"insert into {table} (rowid, {column}) select key, {column} from {view}"  # noqa: S608 - names of ours
-        database.execute(f"{insert} where key in {search.UNINDEXED} order by key")
-    search.index_rows(database)
-
-
 def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
     """Return the slug and the display name of a bundle, by which its tools are found too."""
     query = "select slug, json_extract(body, '$.displayName') from bundles where id = ?"
@@ -394,10 +374,8 @@ def drop_tool(database: sqlite3.Connection, key: int) -> None:
 
 
 def _drop_texts(database: sqlite3.Connection, key: int) -> None:
-    index_rows(database)  # FTS5 must not delete what it does not have
-    for table in _TABLES:  # before the texts, which FTS5 reads to delete its entries
-        database.execute(f"delete from {table} where rowid = ?", (key,))  # noqa: S608 - names of ours
-    database.execute("delete from texts where key = ?", (key,))
+    search.index_rows(database)  # FTS5 must not delete what it does not have
+    database.execute("delete from words where key = ?", (key,))
     search.drop(database, key)
 
 
@@ -405,9 +383,10 @@ def _write_texts(
     database: sqlite3.Connection, key: int, file: ToolFile, bundle: tuple[str, str], known_words: set[str]
 ) -> None:
     named = search.put(database, key, to_document(file, bundle[0]))
-    texts = SearchText.of(file, " ".join(bundle))
-    database.execute("insert into texts values (?, ?, ?, ?, ?, ?)", (key, *texts.fields()))
-    search.learn(database, {*named, *(word for text in texts.fields() for word in text.split(" "))}, known_words)
+    fields = list_words(file, bundle)
+    rows = ((word, field, key) for field, found in enumerate(fields) for word in set(found))
+    database.executemany("insert into words values (?, ?, ?)", rows)
+    search.learn(database, [*named, *chain.from_iterable(fields)], known_words)
 
 
 def _next_free_key(database: sqlite3.Connection, moment: int) -> int:

@@ -1,132 +1,135 @@
-"""Search for stored tools, rank by rank, and the newest first in each rank.
+"""Search for stored tools in the order of `/tools/search`: a sort of the index that `ot.search` uses too.
 
-For each rank the index yields candidates in descending order of keys, and `ranking` decides which of them match. So the
-cost of a page does not depend on the number of tools.
+Ranks, best first:
+
+- the slug, then the display name, starts with the query;
+- all words of the query are words of slug, display name, tags, description and bundle names (five ranks: the last field
+  that is needed to find all words);
+- all words of the query are words, parts of words or one typing error away from words in these fields (five ranks).
+
+The newest tool is the first in each rank. All this depends on the tool and the query alone, so that pages never shift.
 """
 
-import heapq
+import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from onetool.bundles import rules
 from onetool.bundles.bundle_index import read_meta
-from onetool.bundles.listing import IN_USE, get_names_by_key
-from onetool.bundles.ranking import FIRST_FUZZY, FIRST_WORD, RANKS, ToolQuery, find_rank
-from onetool.bundles.search_text import FIELDS, SearchText
+from onetool.bundles.listing import get_names_by_key
+from onetool.bundles.model import Match
+from onetool.bundles.search_text import fold_name
 from onetool.search.documents import Key
 from onetool.search.index import find_similar_words
-from onetool.search.shelf import Read, Shelf
+from onetool.search.index_reader import LAST_CHARACTER, IndexReader, Read
+from onetool.search.words import plain
 
-MAX_SORTED_KEYS: Final = 4_000  # with the same prefix; if there are more, a scan by descending key soon finds some
+MAX_QUERY_LENGTH: Final = 1_000
+MAX_WORDS: Final = 32
+MIN_PART_LENGTH: Final = 3  # letters
+RANKS: Final[tuple[Match, ...]] = (
+    "prefix",
+    "prefix",
+    *("word",) * 5,
+    *("fuzzy",) * 5,
+)
+FIELDS: Final = 5
 MAX_KEY: Final = (1 << 63) - 1
-LAST_LETTER, FIRST_SURROGATE, AFTER_SURROGATES = "\U0010ffff", 0xD800, "\ue000"
-MAX_PADDING = 1000  # letters, more than any name has
-STARTS: Final = ("slug_start", "name_start")
-ROW: Final = f"""
-select t.slug_start, t.name_start, x.slug, x.name, x.tags, x.description, x.bundle from tools t
-join texts x on x.key = t.key join bundles b on b.id = t.bundle
-where t.key = ? and {IN_USE} and b.deleted_at is null
-"""  # noqa: S608
-CANDIDATES: Final = """
-select f.rowid from {table} f join tools t on t.key = f.rowid join bundles b on b.id = t.bundle
-where f.{table} match ? and f.rowid < ? and {in_use} and b.deleted_at is null order by f.rowid desc
+STARTS: Final = ("t.slug_start >= :text and t.slug_start < :end", "t.name_start >= :text and t.name_start < :end")
+FORMS: Final[Mapping[Match, str]] = {"word": "= :word{}", "fuzzy": "in (select value from json_each(:similar{}))"}
+LISTED: Final = """
+join bundles b on b.id = t.bundle
+where b.deleted_at is null and (:all or (t.enabled and b.enabled)) and
 """
 
 
 @dataclass(frozen=True, slots=True)
-class RankedHit:
+class ToolQuery:
+    text: str
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, q: object) -> "ToolQuery":
+        if not isinstance(q, str) or not q.strip():
+            raise rules.invalid("q must not be blank")
+        if len(q) > MAX_QUERY_LENGTH:
+            raise rules.invalid(f"q is too long: {len(q)} characters (at most {MAX_QUERY_LENGTH})")
+        return cls(fold_name(q), tuple(dict.fromkeys(plain(q)))[:MAX_WORDS])
+
+
+class RankedHit(NamedTuple):
     rank: int
     key: int
 
 
-class ToolFinder:
-    def __init__(self, database: sqlite3.Connection, query: ToolQuery, *, include_disabled: bool) -> None:
-        self._database, self._query, self._include_disabled = database, query, include_disabled
-        self._words = query.words
-        self._similar: dict[str, list[str]] = {}
-
-    def hits(self, after: RankedHit | None) -> Iterator[RankedHit]:
-        """Yield the hits after this one, or all."""
-        first, before = (after.rank, after.key) if after else (0, MAX_KEY)
-        for rank in range(first, len(RANKS)):
-            last = None
-            for key in self._candidates(rank, before if rank == first else MAX_KEY):
-                if key != last:
-                    row = self._database.execute(ROW, (key, self._include_disabled)).fetchone()
-                    if row and find_rank(self._query, row[0], row[1], SearchText(*row[2:])) == rank:
-                        yield RankedHit(rank, key)
-                last = key
-
-    def _candidates(self, rank: int, before: int) -> Iterable[int]:
-        if rank < FIRST_WORD:
-            return self._starting_with(STARTS[rank], before)
-        if not self._words:
-            return []
-        if rank < FIRST_FUZZY:  # all words are in the fields up to this one, but not in those before it
-            field = rank - FIRST_WORD
-            whole = self._match_fields(field)
-            return self._matching(
-                "words", f"({whole}) NOT ({self._match_fields(field - 1)})" if field else whole, before
-            )
-        field = rank - FIRST_FUZZY
-        # All words are parts of words here, but not all are whole words. Spaces mark where a word begins and ends.
-        parts = " AND ".join(f'"{ {1: f" {word} ", 2: f" {word}"}.get(len(word), word) }"' for word in self._words)
-        whole = " AND ".join(f'" {word} "' for word in self._words)
-        with_parts = self._matching(f"parts_of_{FIELDS[field]}", f"({parts}) NOT ({whole})", before)
-        if not any(map(self._similar_words, self._words)):
-            return with_parts
-        # The same for misspelled words, unless all words match exactly.
-        slips = f"({self._match_fields(field, self._similar_words)}) NOT ({self._match_fields(len(FIELDS) - 1)})"
-        return heapq.merge(self._matching("words", slips, before), with_parts, key=lambda key: -key)
-
-    # --- a beginning -------------------------------------------------------------------------------------------
-
-    def _starting_with(self, column: str, before: int) -> Iterable[int]:
-        if not self._query.text:
-            return []
-        condition = f"{column} >= ? and {column} < ? and key < ?"
-        span = (self._query.text, _next_prefix(self._query.text), before)
-        few = f"select key from tools where {condition} limit ?"  # noqa: S608 - a column of ours
-        keys = [key for (key,) in self._database.execute(few, (*span, MAX_SORTED_KEYS + 1))]
-        if len(keys) <= MAX_SORTED_KEYS:
-            return sorted(keys, reverse=True)
-        index = "newest_slugs" if column == "slug_start" else "newest_names"
-        many = f"select key from tools indexed by {index} where {condition} order by key desc"  # noqa: S608
-        return (key for (key,) in self._database.execute(many, span))
-
-    # --- words -------------------------------------------------------------------------------------------------
-
-    def _matching(self, table: str, wanted: str, before: int) -> Iterable[int]:
-        query = CANDIDATES.format(table=table, in_use=IN_USE)
-        return (key for (key,) in self._database.execute(query, (wanted, before, self._include_disabled)))
-
-    def _match_fields(self, last: int, near: Callable[[str], list[str]] = lambda _: []) -> str:
-        """Return an expression: all words, or words similar to them, are in the fields up to `last`."""
-        variants = (
-            [f'"{number}{form}"' for number in range(last + 1) for form in (word, *near(word))] for word in self._words
-        )
-        return " AND ".join(f"({' OR '.join(several)})" for several in variants)
-
-    def _similar_words(self, word: str) -> list[str]:
-        if word not in self._similar:
-            self._similar[word] = find_similar_words(self._database, word)
-        return self._similar[word]
+def find_ranked(
+    database: sqlite3.Connection, query: ToolQuery, after: RankedHit | None, *, include_disabled: bool, limit: int
+) -> list[RankedHit]:
+    """Return the hits after this one, or the first hits. A rank is only read if better ones have too few."""
+    end = query.text + LAST_CHARACTER if query.text else ""
+    values: dict[str, object] = {"text": query.text, "end": end, "all": include_disabled}
+    words = sorted(query.words, key=len, reverse=True)  # candidates have the first one: long words are rare
+    values |= {f"word{number}": word for number, word in enumerate(words)}
+    first, before = after or (0, MAX_KEY)
+    hits: list[RankedHit] = []
+    for rank in range(first, len(RANKS) if words else len(STARTS)):
+        if RANKS[rank] == "fuzzy" and "similar0" not in values:
+            similar = (json.dumps(find_similar(database, word)) for word in words)
+            values |= {f"similar{number}": forms for number, forms in enumerate(similar)}
+        values |= {"before": before if rank == first else MAX_KEY, "limit": limit - len(hits)}
+        statement = f"{' union '.join(_select_rank(rank, len(words)))} order by 1 desc limit :limit"
+        hits += [RankedHit(rank, key) for (key,) in database.execute(statement, values)]
+        if len(hits) == limit:
+            break
+    return hits
 
 
-def shelf(read: Read) -> Shelf:
-    """Return the tools of one index as documents for `ot.search`."""
+def _select_rank(rank: int, count: int) -> list[str]:
+    """Return the statements for the tools of one rank, each ordered by an index; `count` is the number of words."""
+    better = [f"not ({start})" for start in STARTS[:rank]]
+    if rank < len(STARTS):
+        conditions = " and ".join([STARTS[rank], *better])
+        return [f"select t.key from tools t {LISTED} +t.key < :before and {conditions}"]  # noqa: S608
+    match = RANKS[rank]
+    field = rank - RANKS.index(match)
+    if match == "fuzzy":
+        better.append(f"not ({_has_all('word', count, FIELDS - 1)})")
+    found = [_has_all(match, count, field), f"not ({_has_all(match, count, field - 1)})"]
+    conditions = " and ".join([*better, *found, f"w.word {FORMS[match].format(0)}"])
+    words = f"select distinct w.key from words w cross join tools t on t.key = w.key {LISTED} w.key < :before"  # noqa: S608
+    return [f"{words} and w.field = {place} and {conditions}" for place in range(field + 1)]
+
+
+def _has_all(match: Match, count: int, last_field: int) -> str:
+    """Return the condition that a tool has all words of the query, or similar ones, in the fields up to this one."""
+    found = f"select 1 from words x where x.key = t.key and x.field <= {last_field} and x.word"  # noqa: S608
+    return " and ".join(f"exists ({found} {FORMS[match].format(number)})" for number in range(count))
+
+
+def find_similar(database: sqlite3.Connection, word: str) -> list[str]:
+    """Return the word and the known words that contain it, or that are one typing error away.
+
+    Three letters match anywhere in a word, and two must start it.
+    """
+    similar = [word, *find_similar_words(database, word)]
+    if len(word) > 1:
+        place = ">= 1" if len(word) >= MIN_PART_LENGTH else "= 1"
+        query = f"select word from vocabulary where instr(word, ?) {place}"  # noqa: S608 - a condition of ours
+        similar += [longer for (longer,) in database.execute(query, (word,))]
+    return similar
+
+
+def score(rank: int) -> float:
+    """Return a score between 0 and 1. All tools of one rank have the same score."""
+    return round(1 - rank / len(RANKS), 2)
+
+
+def open_reader(read: Read) -> IndexReader:
+    """Return the reader of one index for `ot.search`."""
 
     def get_keys(database: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Key]:
         return {row: ("tool", name) for row, name in get_names_by_key(database, rows).items()}
 
-    return Shelf(read, get_keys, read(lambda database: read_meta(database, "tools")))
-
-
-def _next_prefix(text: str) -> str:
-    """Return the first text, in code point order, after all texts that start with this one."""
-    start = text.rstrip(LAST_LETTER)
-    if not start:
-        return LAST_LETTER * (len(text) + MAX_PADDING)
-    number = ord(start[-1]) + 1
-    return start[:-1] + (AFTER_SURROGATES if number == FIRST_SURROGATE else chr(number))
+    return IndexReader(read, get_keys, read(lambda database: read_meta(database, "tools")))

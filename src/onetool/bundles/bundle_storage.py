@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Lock, RLock, Thread, local
+from threading import Event, Lock, Thread, local
 from typing import Final, TypeVar
 
 from onetool.bundles import filesystem
-from onetool.bundles.bundle_index import Index, IndexMissing, create_tables, increment_version, open_database
+from onetool.bundles.bundle_index import BundleIndex, IndexMissing, increment_version
 from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.filesystem import NewFile, Scratch
 from onetool.bundles.records import BundleFile, Unreadable
@@ -35,49 +35,6 @@ _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 
 
-class MemoryIndex:
-    """An index in memory, for a store whose index cannot be written: on a full or a read-only disk.
-
-    It is built from the files. Reading it does not take the lock of the store and writes nothing.
-    """
-
-    def __init__(self, root: Path, clock: Callable[[], float]) -> None:
-        self._root, self._clock = root, clock
-        self._index_sync = IndexSync(root)
-        self.database: sqlite3.Connection | None = None
-        self._lock = RLock()
-        self.checked_at = float("-inf")
-
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `work` finds. Raise OSError if the directory cannot be read."""
-        with self._lock:
-            self._update()
-            return work(self._connection())
-
-    def close(self) -> None:
-        with self._lock:
-            if self.database is not None:
-                self.database.close()
-            self.database = None
-
-    def increment_version(self) -> None:
-        with self._lock:
-            increment_version(self._connection())
-
-    def _update(self) -> None:
-        if self._clock() < self.checked_at + CHECK_SECONDS:
-            return
-        os.scandir(self._root).close()  # raises what would otherwise look like an empty store
-        self._index_sync.update_all(self._connection(), Event())
-        self.checked_at = self._clock()
-
-    def _connection(self) -> sqlite3.Connection:
-        if self.database is None:
-            self.database = open_database(":memory:")
-            create_tables(self.database)
-        return self.database
-
-
 class BundleDirectory:
     def __init__(
         self,
@@ -93,19 +50,21 @@ class BundleDirectory:
         `on_scanned` is called in the background after the files have been compared, and then every `interval` seconds.
         """
         self.root = root
-        self.index = Index(root / ".index")
+        self.index = BundleIndex(root / ".index")
+        self._memory = BundleIndex()  # of a store that does not exist, or whose index cannot be written
         self.scratch = Scratch(root)
         self._closing = Event()
         self._store_lock = StoreLock(root / ".lock", self._closing)
         self._index_sync = IndexSync(root, batch_files)
-        self._memory, self._monotonic = MemoryIndex(root, monotonic), monotonic
-        self._empty_index: sqlite3.Connection | None = None  # the index of a store that does not exist
+        self._monotonic = monotonic
         self._memory_until = float("-inf")  # reads use the index in memory until then
+        self._memory_checked = float("-inf")  # when it was compared with the files
         self.problem: Problem | None = None  # why the index cannot be written
         self._on_scanned = on_scanned
         self._interval = interval
         self._background: Thread | None = None
-        self._starting, self._empty_index_lock, self._thread = Lock(), RLock(), local()
+        self._starting = Lock()
+        self._thread = local()
 
     @property
     def problems(self) -> list[Problem]:
@@ -114,17 +73,11 @@ class BundleDirectory:
     @property
     def is_ready(self) -> bool:
         """Whether there is an index to read, on disk or, if that cannot be written, in memory."""
-        return not self.root.is_dir() or self.index.is_ready or self._memory.database is not None
+        return not self.root.is_dir() or self.index.is_ready or self._memory.is_ready
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `work` finds in the index. `work` may be called twice if the index is damaged."""
-        if not self.root.is_dir():
-            with self._empty_index_lock:
-                if self._empty_index is None:
-                    self._empty_index = open_database(":memory:")
-                    create_tables(self._empty_index)
-                return work(self._empty_index)
-        if self._monotonic() >= self._memory_until:
+        if self.root.is_dir() and self._monotonic() >= self._memory_until:
             try:
                 found = self._read_index(work)
             except BundleError as error:
@@ -134,10 +87,21 @@ class BundleDirectory:
             else:
                 self.problem = None
                 return found
+        with self._memory.connection() as database:
+            self._update_memory(database)
+            return work(database)
+
+    def _update_memory(self, database: sqlite3.Connection) -> None:
+        """Compare the index in memory with the files. This neither takes the lock of the store nor writes anything."""
+        if self._monotonic() < self._memory_checked + CHECK_SECONDS:
+            return
         try:
-            return self._memory.read(work)
+            if self.root.is_dir():
+                os.scandir(self.root).close()  # raises what would otherwise look like an empty store
         except OSError as error:
             raise unavailable(f"cannot read {self.root}: {error.strerror}", Location(str(self.root))) from None
+        IndexSync(self.root).update_all(database, Event())
+        self._memory_checked = self._monotonic()
 
     def _read_index(self, work: Callable[[sqlite3.Connection], T]) -> T:
         for _ in range(ATTEMPTS):
@@ -152,7 +116,7 @@ class BundleDirectory:
         """Read from the index in memory for some seconds, after it has been compared with the files."""
         self.problem = Problem.of(error if isinstance(error, BundleError) else storage_error(self.root, error))
         self._memory_until = self._monotonic() + RETRY_SECONDS
-        self._memory.checked_at = float("-inf")
+        self._memory_checked = float("-inf")
 
     def read_slugs(self) -> set[str]:
         """Return the slugs of all bundles, deleted ones too, without the index."""
@@ -219,9 +183,9 @@ class BundleDirectory:
 
     def increment_version(self) -> None:
         """Give the index a new version number, for a change that it does not hold."""
-        self._memory.increment_version()
-        with suppress(sqlite3.Error, IndexMissing), self.index.writing() as database:
-            increment_version(database)
+        for index in (self._memory, self.index):
+            with suppress(sqlite3.Error, IndexMissing), index.writing() as database:
+                increment_version(database)
 
     def rescan(self) -> None:
         """Compare all files with the index."""
@@ -241,10 +205,6 @@ class BundleDirectory:
             self._background.join()
         self.index.close()
         self._memory.close()
-        with self._empty_index_lock:  # SQLite crashes if a connection is closed that another thread uses
-            if self._empty_index is not None:
-                self._empty_index.close()
-            self._empty_index = None
         self.scratch.close()
 
     # --- repairs -----------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ from onetool.backends.http_tool import credentials
 from onetool.bundles import listing, rules, store_errors
 from onetool.bundles.builtins import STATES_FILE, BuiltIns
 from onetool.bundles.bundle_index import read_meta
+from onetool.bundles.bundle_search import RANKS, ToolQuery, open_reader, score
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit, now
 from onetool.bundles.paging import PageTokens, check_page_size, make_page
-from onetool.bundles.ranking import RANKS, ToolQuery, score
 from onetool.bundles.reader import BundleReader, LocatedBundle, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
@@ -34,7 +34,7 @@ from onetool.util.problem import Problem
 from onetool.util.storage_errors import is_full
 
 if TYPE_CHECKING:
-    from onetool.search.shelf import Shelf
+    from onetool.search.index_reader import IndexReader
 
 NAMES_PER_PAGE: Final = 2_000
 Body = Mapping[str, Any]
@@ -318,7 +318,7 @@ class BundleStore:
     def search(
         self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
     ) -> Page[ToolHit]:
-        """Return the best hits first, and the newest first in each rank (see `onetool.bundles.ranking`)."""
+        """Return the best hits first, and the newest first in each rank (see `onetool.bundles.bundle_search`)."""
         query, size = ToolQuery.of(q), check_page_size(size)
         scope = ["search", query.text, bool(include_disabled)]
         after = self._tokens.read(token, scope)
@@ -358,12 +358,10 @@ class BundleStore:
         read = self._builtins.read if pack.built_in else self._directory.read
         return read(lambda db: listing.list_definition_sizes(db, pack.id))
 
-    def shelves(self) -> "list[Shelf]":
+    def readers(self) -> "list[IndexReader]":
         """Return the indexes of stored tools for `ot.search`, without an index that is being built."""
-        from onetool.bundles.bundle_search import shelf
-
         directory = [self._directory.read] if self.is_indexed else []
-        return [shelf(read) for read in (*directory, self._builtins.read)]
+        return [open_reader(read) for read in (*directory, self._builtins.read)]
 
     # --- maintenance -------------------------------------------------------------------------------------------
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
+from onetool.bundles import BundleStore
 from onetool.bundles.difference import BundleDifference
 from onetool.bundles.imported import BundleImport, ToolEntry
 from onetool.bundles.model import Bundle
 from onetool.bundles.rules import invalid
 from onetool.bundles.update_plan import UpdateOptions, UpdatePlan, VersionConflict
 from onetool.errors import BundleError
-from onetool.state.storage import BundleStorage
 
 ZIP_MAGIC: Final = b"PK\x03\x04"
 MAX_SLUG_STEM: Final = 58  # of the 64 characters of a slug, to leave room for a numeric suffix
@@ -81,7 +81,7 @@ def read(
 
 
 def import_bundle(
-    store: BundleStorage, found: BundleImport, options: UpdateOptions | None = None, *, dry: bool = False
+    store: BundleStore, found: BundleImport, options: UpdateOptions | None = None, *, dry: bool = False
 ) -> ImportResult:
     """Store a bundle as a new one, or its tools as new versions in the bundle with its slug.
 
@@ -101,7 +101,7 @@ def import_bundle(
     return result
 
 
-def _apply_update(store: BundleStorage, result: ImportResult) -> None:
+def _apply_update(store: BundleStore, result: ImportResult) -> None:
     bundle_id = result.bundle.id
     if result.added:
         store.put_many(bundle_id, result.added)
@@ -111,13 +111,13 @@ def _apply_update(store: BundleStorage, result: ImportResult) -> None:
                 store.set_tool_enabled(bundle_id, slug, tool.version, False)
 
 
-def compute_basis(store: BundleStorage, bundle: Bundle) -> str:
+def compute_basis(store: BundleStore, bundle: Bundle) -> str:
     """Return a digest of the versions of a bundle, which changes with each change that a difference depends on."""
     tools = sorted((tool.slug, tool.version, tool.is_enabled) for tool in store.list_bundle_tools(bundle.id))
     return hashlib.sha256(repr((bundle.id, bundle.is_enabled, tools)).encode()).hexdigest()[:32]
 
 
-def _import_new(store: BundleStorage, found: BundleImport) -> ImportResult:
+def _import_new(store: BundleStore, found: BundleImport) -> ImportResult:
     """Store a new bundle with all its tools. If a tool is rejected, the bundle is deleted again."""
     bundle_id = store.new_id()
     bundle, _ = store.put_bundle(bundle_id, {"isEnabled": True, **found.bundle})
@@ -134,7 +134,7 @@ def _preview(found: BundleImport) -> Bundle:
     return Bundle.model_construct(slug=body["slug"], display_name=body["displayName"], description=body["description"])
 
 
-def _reject_different(store: BundleStorage, found: BundleImport, existing: Bundle) -> None:
+def _reject_different(store: BundleStore, found: BundleImport, existing: Bundle) -> None:
     """Reject a different bundle with the same slug: versions of one bundle have tools in common."""
     slugs = {tool.slug for tool in store.list_bundle_tools(existing.id)}
     if existing.is_built_in:
@@ -143,12 +143,12 @@ def _reject_different(store: BundleStorage, found: BundleImport, existing: Bundl
         raise _slug_error(store, existing, "already exists, with other tools")
 
 
-def _slug_error(store: BundleStorage, existing: Bundle, reason: str) -> BundleError:
+def _slug_error(store: BundleStore, existing: Bundle, reason: str) -> BundleError:
     suggestion = find_free_slug(store, existing.slug)
     details = {"slug": existing.slug, "bundleID": existing.id, "suggestion": suggestion}
     return BundleError(f"bundle {existing.slug} {reason}", code="slug_taken", details=details)
 
 
-def find_free_slug(store: BundleStorage, slug: str) -> str:
+def find_free_slug(store: BundleStore, slug: str) -> str:
     candidates = (f"{slug[:MAX_SLUG_STEM].rstrip('-')}-{number}" for number in count(2))
     return next(candidate for candidate in candidates if store.bundle_by_slug(candidate) is None)

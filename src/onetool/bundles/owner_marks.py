@@ -6,10 +6,10 @@ A tool or bundle that is deleted and stored again, by any request or import, sta
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from onetool.bundles import BundleStore
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.model import StoredTool
 from onetool.state.disabled_tools import EVERYTHING
-from onetool.state.storage import BundleStorage
 
 
 def list_names(slug: str, tool: str, version: str) -> list[str]:
@@ -17,7 +17,7 @@ def list_names(slug: str, tool: str, version: str) -> list[str]:
     return [f"{slug}.{tool}", f"{slug}.{tool}@{version}"]
 
 
-def list_marks(store: BundleStorage, tools: Sequence[StoredTool], *, on: bool) -> list[str]:
+def list_marks(store: BundleStore, tools: Sequence[StoredTool], *, on: bool) -> list[str]:
     """Return what to mark after these versions of a tool were enabled or disabled.
 
     The name without a version is marked if no version is left, so that no new one takes over. Blocks on disk access.

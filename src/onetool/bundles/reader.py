@@ -7,19 +7,17 @@ changed by hand.
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from onetool.bundles import listing, rules, store_errors
 from onetool.bundles.builtins import BuiltIns
 from onetool.bundles.bundle_index import microseconds
-from onetool.bundles.bundle_search import RankedHit, ToolFinder
+from onetool.bundles.bundle_search import RankedHit, ToolQuery, find_ranked
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE, tool_file_names
 from onetool.bundles.filesystem import read_stamp
 from onetool.bundles.listing import BundleRow, ToolRow
 from onetool.bundles.model import Bundle, StoredTool
-from onetool.bundles.ranking import ToolQuery
 from onetool.bundles.records import parse_tool
 from onetool.bundles.usage import StoredToolUsage, UsageCounts
 
@@ -132,7 +130,7 @@ class BundleReader:
             start = None if after is None else RankedHit(after[0], after[1] + (number > after[2]))
 
             def find(database: sqlite3.Connection, start: RankedHit | None = start) -> list[tuple[RankedHit, ToolRow]]:
-                hits = list(islice(ToolFinder(database, query, include_disabled=include_disabled).hits(start), limit))
+                hits = find_ranked(database, query, start, include_disabled=include_disabled, limit=limit)
                 return list(zip(hits, listing.get_tools(database, [hit.key for hit in hits]), strict=True))
 
             pairs = read(find)

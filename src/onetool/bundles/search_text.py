@@ -1,43 +1,28 @@
 """The searchable text of stored tools, split into words in the same way as for `ot.search`.
 
-The fields are in the order in which matches count. The index stores exactly these texts, so that search and ranking
-never disagree.
+The fields are in the order in which matches count: slug, display name, tags, description, names of the bundle.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from onetool.bundles.records import ToolFile
 from onetool.search import SearchDocument
-from onetool.search.words import HIDDEN, fold, words
+from onetool.search.words import HIDDEN, fold, squeeze, words
 
-FIELDS: Final = ("slug", "name", "tags", "description", "bundle")
 MAX_INDEXED_LENGTH: Final = 4_000  # of a description
-MAX_PARTIAL_MATCH_LENGTH: Final = 300  # of a description, that are searched for parts of words
 
 
-@dataclass(frozen=True, slots=True)
-class SearchText:
-    slug: str
-    name: str
-    tags: str
-    description: str
-    bundle: str
+def list_words(tool: ToolFile, bundle: tuple[str, str]) -> list[list[str]]:
+    """Return the words of each field. `bundle` are the names of its bundle.
 
-    @classmethod
-    def of(cls, tool: ToolFile, bundle: str) -> "SearchText":
-        """Return the texts of a tool. `bundle` are the names of its bundle."""
-        fields = (tool.slug, tool.display_name, " ".join(tool.tags), tool.description[:MAX_INDEXED_LENGTH], bundle)
-        return cls(*(" ".join(words(field)) for field in fields))
-
-    def fields(self) -> tuple[str, str, str, str, str]:
-        return self.slug, self.name, self.tags, self.description, self.bundle
-
-    def for_parts(self) -> tuple[str, str, str, str, str]:
-        """Return the fields for matches inside words. Names are included a second time without separators."""
-        slug, name = (f" {text} {HIDDEN}{text.replace(' ', '')}" for text in (self.slug, self.name))
-        return slug, name, f" {self.tags} ", f" {self.description[:MAX_PARTIAL_MATCH_LENGTH]} ", f" {self.bundle} "
+    Names of several words are included without separators too, for matches inside words.
+    """
+    names = [words(name) for name in (tool.slug, tool.display_name)]
+    for found, name in zip(names, (tool.slug, tool.display_name), strict=True):
+        found.append(f"{HIDDEN}{squeeze(name)}")
+    others = (" ".join(tool.tags), tool.description[:MAX_INDEXED_LENGTH], " ".join(bundle))
+    return [*names, *map(words, others)]
 
 
 def fold_name(text: str) -> str:

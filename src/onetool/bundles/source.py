@@ -35,7 +35,8 @@ from onetool.oauth.credential import ApiEndpoints, SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify
 from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
-from onetool.state.storage import BundleStorage, MediaStorage, RemoteState
+from onetool.search.search_documents import StoredTools
+from onetool.state.storage import MediaStorage, RemoteState
 from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
@@ -44,9 +45,9 @@ from onetool.util.sanitize import clean, clean_schema
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend
     from onetool.backends.http_tool.impl import HttpImpl, OAuthFlow
+    from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
-    from onetool.search.shelf import Shelf
 
 BUILT_IN = Path(__file__).with_name("builtin")
 PAGE_SIZE = 256
@@ -64,7 +65,7 @@ def bundles_directory(loaded: Loaded) -> Path:
     return resolve_path(loaded.settings.bundles.dir, loaded.directories.data, loaded.directories.home)
 
 
-def open_store(loaded: Loaded, remote: RemoteState | None = None) -> BundleStorage:
+def open_store(loaded: Loaded, remote: RemoteState | None = None) -> "BundleStore":
     """Return the configured store. The caller closes it."""
     from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.usage import UsageCounts
@@ -97,7 +98,7 @@ class BundleSource(ToolSource):
         self._remote = remote
         self.held: Mapping[str, Tool] = {}
         self._rates: SharedRateLimiter | None = None
-        self._store: BundleStorage | None = None
+        self._store: BundleStore | None = None
         self._store_options: tuple[Path, int, RemoteState | None] | None = None  # what decides about the store
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
         self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
@@ -128,7 +129,7 @@ class BundleSource(ToolSource):
             self._closing_stores.start(anyio.to_thread.run_sync(old.close))
 
     @property
-    def store(self) -> BundleStorage:
+    def store(self) -> "BundleStore":
         if self._store is None:
             self._store = open_store(self._loaded, self._remote())
         return self._store
@@ -262,7 +263,7 @@ class BundleSource(ToolSource):
             building = self._building = loop.create_future()
             self._building_since = loop.time()
 
-            def build(store: BundleStorage) -> None:
+            def build(store: "BundleStore") -> None:
                 gc.freeze()  # building triggers many garbage collections, which must not scan all live objects
                 is_busy = True
                 while is_busy and self._building is building:
@@ -373,13 +374,14 @@ class BundleSource(ToolSource):
         for pack in self.packs.values():
             yield from ((name, -(-size // BYTES_PER_TOKEN)) for name, size in self.store.definition_sizes(pack))
 
-    def shelves(self) -> "list[Shelf]":
-        """Return the search indexes of stored tools. Blocks on disk access."""
-        return self.store.shelves()
+    def searchable(self) -> StoredTools:
+        """Return what a search needs. Blocks on disk access."""
+        packs = {name: pack.description for name, pack in self.packs.items() if name in self._usable}
+        return StoredTools(self.version, packs, self.store.readers())
 
     def similar(self, name: str, /) -> list[str]:
         """Return the names of stored tools that are similar to this one, the most similar first."""
-        found = [pair for shelf in self.shelves() for pair in shelf.find_similar([name])]
+        found = [pair for reader in self.store.readers() for pair in reader.find_similar([name])]
         return [key[1] for key, _ in islice(sorted(found, key=itemgetter(1), reverse=True), MAX_SIMILAR)]
 
     def tool_name(self, stored: "StoredTool") -> str:
@@ -476,7 +478,7 @@ class BundleSource(ToolSource):
         return value
 
 
-def _is_busy(store: BundleStorage) -> bool:
+def _is_busy(store: "BundleStore") -> bool:
     """Build a missing index. Return whether another process still does that; the next read raises other errors."""
     try:
         store.version()

@@ -20,7 +20,6 @@ from onetool.bundles.bundle_index import (
     changing,
     drop_bundle,
     drop_tool,
-    index_rows,
     rewrite_texts,
     write_bundle,
     write_tool,
@@ -29,6 +28,7 @@ from onetool.bundles.filenames import BUNDLE_FILE, is_tool_file, parse_id, tool_
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile, Unreadable
 from onetool.bundles.rules import unavailable
+from onetool.search.index import index_rows
 from onetool.util.problem import Problem, storage_problem
 
 BATCH_FILES: Final = 5_000  # files whose rows are committed together

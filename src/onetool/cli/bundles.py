@@ -18,8 +18,8 @@ from onetool.util.text import pluralize, quote, suggestion_hint
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
+    from onetool.bundles import BundleStore
     from onetool.bundles.model import Bundle, StoredTool
-    from onetool.state.storage import BundleStorage
 
 STDOUT = "-"
 MAX_DESCRIPTION_LENGTH = 80
@@ -276,7 +276,7 @@ def _split_name(what: str) -> tuple[str, str, str]:
     return slug, tool, version
 
 
-def _set_tool_enabled(store: "BundleStorage", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
+def _set_tool_enabled(store: "BundleStore", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
     try:
         store.set_tool_enabled(bundle.id, tool.slug, tool.version, on)
     except BundleError as error:

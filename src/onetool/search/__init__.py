@@ -13,7 +13,7 @@ from onetool.search.documents import KINDS, Key, Kind, SearchDocument, SearchHit
 
 if TYPE_CHECKING:
     from onetool.search.catalog import SearchCatalog
-    from onetool.search.shelf import Shelf
+    from onetool.search.index_reader import IndexReader
 
 __all__ = ["Search", "SearchDocument", "SearchHit"]
 
@@ -41,10 +41,10 @@ class Search:
         query: str,
         limit: int = 20,
         kinds: Collection[Kind] | None = None,
-        shelves: "Sequence[Shelf]" = (),
+        readers: "Sequence[IndexReader]" = (),
         more: Iterable[SearchDocument] = (),
     ) -> list[SearchHit]:
-        """Return the best hits first, from these documents, from `shelves` and from `more`. A query has no syntax."""
+        """Return the best hits first, from these documents, from `readers` and from `more`. A query has no syntax."""
         allowed = KINDS if kinds is None else KINDS.intersection(kinds)
         with self._lock:
             if self._catalog is None:
@@ -52,7 +52,7 @@ class Search:
 
                 self._catalog = SearchCatalog(self._cache)
             self._catalog.set_documents(self._documents)
-            return self._catalog.search(query, limit, allowed, shelves, tuple(more))
+            return self._catalog.search(query, limit, allowed, readers, tuple(more))
 
     def close(self) -> None:
         """Close the index. The next query opens it again."""

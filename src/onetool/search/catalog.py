@@ -13,8 +13,8 @@ from typing import Final
 
 from onetool.search.documents import MAX_TEXT_SCORE, Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
 from onetool.search.index_files import IndexContent, IndexFiles, compute_digest
+from onetool.search.index_reader import Candidate, IndexReader, has_words
 from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, combine, compute_rarity
-from onetool.search.shelf import Candidate, Shelf, has_words
 from onetool.search.stems import load_stemmer
 from onetool.search.word_vectors import Vector, load_word_vectors
 from onetool.search.words import OTHER_WORDS, drop_stop_words, plain, split_intents, strip_negation, words
@@ -23,7 +23,7 @@ MAX_QUERY_CHARACTERS: Final = 4_000
 MAX_WORDS: Final = 64
 MAX_SMALL: Final = 8  # indexes of a few documents
 MAX_NAME_WORDS: Final = 4
-CANDIDATES: Final = 64  # of each shelf, at least
+CANDIDATES: Final = 64  # of each reader, at least
 CANDIDATE_FACTOR: Final = 2  # times as many candidates as requested, because some may be hidden
 MEANING_WEIGHT: Final = 1.0  # of the best similarity; the best score of words counts 1
 MIN_SIMILARITY: Final = 0.5  # of meaning, for a document with none of the words
@@ -42,13 +42,13 @@ Found = tuple[Match, Key, float]
 
 
 class SearchCatalog:
-    """The documents of this process, searched together with other shelves."""
+    """The documents of this process, searched together with other readers."""
 
     def __init__(self, directory: Path | None) -> None:
         self._files = IndexFiles(directory)
         self._content = IndexContent({}, {})
-        self._shelves: list[Shelf] = []
-        self._small: dict[tuple[SearchDocument, ...], tuple[IndexFiles, list[Shelf]]] = {}
+        self._readers: list[IndexReader] = []
+        self._small: dict[tuple[SearchDocument, ...], tuple[IndexFiles, list[IndexReader]]] = {}
 
     def set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
         """Replace the documents. Unchanged documents are neither hashed nor written again."""
@@ -62,7 +62,7 @@ class SearchCatalog:
         }
         self._content = IndexContent(documents, digests)
         if digests != before.digests:
-            self._shelves = []
+            self._readers = []
 
     def close(self) -> None:
         self._files.close()
@@ -73,23 +73,23 @@ class SearchCatalog:
         query: str,
         limit: int,
         kinds: frozenset[Kind],
-        others: Sequence[Shelf],
+        others: Sequence[IndexReader],
         more: tuple[SearchDocument, ...] = (),
     ) -> list[SearchHit]:
         """Return the best hits first. `more` are a few documents, of which an index is kept in memory."""
         text = query[:MAX_QUERY_CHARACTERS]
-        shelves = [*others, *self._load_small(more)]
-        limit = min(limit, len(self._content.documents) + sum(shelf.size for shelf in shelves))
+        readers = [*others, *self._load_small(more)]
+        limit = min(limit, len(self._content.documents) + sum(reader.size for reader in readers))
         if limit < 1 or not kinds or not plain(text):
             return []
         try:
-            return self._search(text, limit, kinds, shelves)
+            return self._search(text, limit, kinds, readers)
         except sqlite3.Error:  # the file was damaged while it was open
             self._files.delete()
-            self._shelves = []
-            return self._search(text, limit, kinds, shelves)
+            self._readers = []
+            return self._search(text, limit, kinds, readers)
 
-    def _load_small(self, documents: tuple[SearchDocument, ...]) -> list[Shelf]:
+    def _load_small(self, documents: tuple[SearchDocument, ...]) -> list[IndexReader]:
         """Return an index of these documents, which is kept for the next query."""
         if not documents:
             return []
@@ -98,21 +98,21 @@ class SearchCatalog:
                 self._small.clear()
             files, digests = IndexFiles(None), {document.key: compute_digest(document) for document in documents}
             content = IndexContent({document.key: document for document in documents}, digests)
-            self._small[documents] = files, files.shelves(content)
+            self._small[documents] = files, files.readers(content)
         return self._small[documents][1]
 
-    def _search(self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[Shelf]) -> list[SearchHit]:
-        self._shelves = self._shelves or self._files.shelves(self._content)
-        found = _Query(query, [*self._shelves, *others], kinds).find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
+    def _search(self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[IndexReader]) -> list[SearchHit]:
+        self._readers = self._readers or self._files.readers(self._content)
+        found = _Query(query, [*self._readers, *others], kinds).find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
         return list(islice(_unique_hits(found), limit))
 
 
 class _Query:
-    """A query over several shelves. It yields hits by match type, the best first in each; hits may repeat."""
+    """A query over several readers. It yields hits by match type, the best first in each; hits may repeat."""
 
-    def __init__(self, query: str, shelves: Sequence[Shelf], kinds: frozenset[Kind]) -> None:
+    def __init__(self, query: str, readers: Sequence[IndexReader], kinds: frozenset[Kind]) -> None:
         self._query = query
-        self._shelves = shelves
+        self._readers = readers
         self._kinds = kinds
         self._with_all: set[Key] = set()  # documents with all words of the query
 
@@ -148,7 +148,7 @@ class _Query:
         return self._rank_terms(text, dict.fromkeys([*terms, *numbers]), counts, limit)
 
     def _rank_terms(self, text: str, terms: Collection[str], counts: Counter[str], limit: int) -> Scored:
-        size = sum(shelf.size for shelf in self._shelves)
+        size = sum(reader.size for reader in self._readers)
         rarities = {term: compute_rarity(size, counts[term]) for term in terms if counts[term]}
         unknown = sum(not counts[term] and not term.startswith(NAME_PREFIX) for term in terms)
         expected = 0.0
@@ -159,8 +159,8 @@ class _Query:
     def _rank_candidates(self, rarities: Mapping[str, float], vector: Vector, limit: int, expected: float) -> Scored:
         """Return the candidates, the best first. `expected` is the least that the best score of words is divided by."""
         candidates: list[Candidate] = []
-        for shelf in self._shelves:
-            listed = shelf.find(rarities, vector, limit)
+        for reader in self._readers:
+            listed = reader.find(rarities, vector, limit)
             candidates += [candidate for candidate in listed if candidate.key[0] in self._kinds]
         self._with_all.update(candidate.key for candidate in candidates if candidate.has_all)
         nearness = [max(0.0, candidate.similarity) for candidate in candidates]
@@ -174,11 +174,11 @@ class _Query:
         )
 
     def _find_by_name(self, limit: int, ranked: Scored) -> Iterator[Found]:
-        query, shelves = self._query, self._shelves
-        exact = [key for shelf in shelves for key in shelf.find_exact(query) if key[0] in self._kinds]
+        query, readers = self._query, self._readers
+        exact = [key for reader in readers for key in reader.find_exact(query) if key[0] in self._kinds]
         exact.sort(key=lambda key: (key[1] != query, sort_key(key)))
         yield from (("exact", key, 1.0) for key in exact)
-        prefixed = self._query_all(lambda shelf: shelf.find_by_prefix(query, limit))
+        prefixed = self._query_all(lambda reader: reader.find_by_prefix(query, limit))
         yield from (("prefix", key, share) for key, share in prefixed)
         wanted = drop_stop_words(plain(query))
         stems = load_stemmer().stem(wanted)
@@ -187,16 +187,16 @@ class _Query:
         yield from _to_fractions("word", [pair for pair in by_words if has_words(pair[0][1], groups)])
         known = self._count(stems)
         if unknown := [word for word, stem in zip(wanted, stems, strict=True) if stem not in known]:
-            similar = self._query_all(lambda shelf: shelf.find_similar([query]))
-            similar = similar or self._query_all(lambda shelf: shelf.find_similar(unknown))
+            similar = self._query_all(lambda reader: reader.find_similar([query]))
+            similar = similar or self._query_all(lambda reader: reader.find_similar(unknown))
             yield from (("fuzzy", key, similarity) for key, similarity in similar)
 
     def _count(self, terms: Sequence[str]) -> Counter[str]:
         """Return the number of documents with each term; terms that no document has are omitted."""
-        return sum((Counter(shelf.count(terms)) for shelf in self._shelves), Counter())
+        return sum((Counter(reader.count(terms)) for reader in self._readers), Counter())
 
-    def _query_all(self, query: Callable[[Shelf], Scored]) -> Scored:
-        return sort_scores(pair for shelf in self._shelves for pair in query(shelf) if pair[0][0] in self._kinds)
+    def _query_all(self, query: Callable[[IndexReader], Scored]) -> Scored:
+        return sort_scores(pair for reader in self._readers for pair in query(reader) if pair[0][0] in self._kinds)
 
 
 def _unique_hits(found: Iterator[Found]) -> Iterator[SearchHit]:

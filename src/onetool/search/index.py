@@ -1,6 +1,6 @@
 """The database schema of the search, and how documents are written.
 
-`shelf` reads what is written here. Registered tools, snippets and aliases are in one database
+`index_reader` reads what is written here. Registered tools, snippets and aliases are in one database
 (`onetool.search.index_files`), stored tools in that of the bundle store. For each stem, `postings` has the documents
 that contain it with its impact (`scoring`), so that a query reads the best documents of each stem first.
 """
@@ -76,9 +76,10 @@ def learn(connection: sqlite3.Connection, found: Iterable[str], known_words: set
     """Add words to the vocabulary for misspelled queries. `known_words` are some that were written before."""
     if len(known_words) > MAX_KNOWN_WORDS:
         known_words.clear()
-    for word in filter(may_be_misspelled, set(found) - known_words):
+    for word in set(found) - known_words:
         known_words.add(word)
-        if connection.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount:
+        is_new = connection.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount
+        if is_new and may_be_misspelled(word):
             connection.executemany("insert into near values (?, ?)", ((cut, word) for cut in deletions(word)))
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from onetool.search.documents import Key, SearchDocument
 from onetool.search.index import FORMAT, SCHEMA, TABLES, drop, index_rows, learn, put
-from onetool.search.shelf import Shelf
+from onetool.search.index_reader import IndexReader
 
 MAX_FILES: Final = 4
 MAX_CHANGES: Final = 64  # documents that differ from a file; if there are more, a new file is written
@@ -61,7 +61,7 @@ class IndexFile:
             self.connection.close()
             raise
         self._visible: dict[int, Key] = {}
-        self.shelf = _make_shelf(self.connection, self._find_keys, len(self.numbers))
+        self.reader = _make_reader(self.connection, self._find_keys, len(self.numbers))
 
     def is_near(self, content: IndexContent) -> bool:
         """Return whether few documents are missing here, and there are few others."""
@@ -94,18 +94,18 @@ class IndexFiles:
         self._file: IndexFile | None = None
         self._memory: sqlite3.Connection | None = None
 
-    def shelves(self, content: IndexContent) -> list[Shelf]:
-        """Return the shelves with this content. Earlier shelves must not be used afterwards."""
+    def readers(self, content: IndexContent) -> list[IndexReader]:
+        """Return the readers with this content. Earlier readers must not be used afterwards."""
         if self._file is None or not self._file.is_near(content):
             opened = self._open_or_build(content)
             self.close()
             self._file = opened
         missing = content.digests if self._file is None else self._file.show(content)
-        shelves = [] if self._file is None else [self._file.shelf]
-        if missing or not shelves:
+        readers = [] if self._file is None else [self._file.reader]
+        if missing or not readers:
             documents = {key: content.documents[key] for key in missing}
-            shelves.append(self._build_in_memory(IndexContent(documents, missing)))
-        return shelves
+            readers.append(self._build_in_memory(IndexContent(documents, missing)))
+        return readers
 
     def delete(self) -> None:
         """Delete the index, which is damaged."""
@@ -138,19 +138,19 @@ class IndexFiles:
             return _open(path, content, exact=True)
         return None
 
-    def _build_in_memory(self, content: IndexContent) -> Shelf:
+    def _build_in_memory(self, content: IndexContent) -> IndexReader:
         if self._memory is None:
             self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         write(self._memory, content)
         keys = {digest: key for key, digest in content.digests.items()}
         rows = {number: keys[digest] for digest, number in _read_numbers(self._memory).items()}
-        return _make_shelf(self._memory, lambda numbers: {number: rows[number] for number in numbers}, len(rows))
+        return _make_reader(self._memory, lambda numbers: {number: rows[number] for number in numbers}, len(rows))
 
 
-def _make_shelf(
+def _make_reader(
     connection: sqlite3.Connection, find_keys: Callable[[Sequence[int]], Mapping[int, Key]], size: int
-) -> Shelf:
-    return Shelf(lambda work: work(connection), lambda _, numbers: find_keys(numbers), size, in_memory=True)
+) -> IndexReader:
+    return IndexReader(lambda work: work(connection), lambda _, numbers: find_keys(numbers), size, in_memory=True)
 
 
 def write(connection: sqlite3.Connection, content: IndexContent) -> None:

@@ -3,10 +3,10 @@
 `IN_CODE` are the functions of the `ot` pack that run inside the cell: they are not in the registry, but can be found.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onetool.config.model import Settings, Snippet
 from onetool.core.registry import Registry, RegistryEntry, python_name
@@ -15,7 +15,7 @@ from onetool.search import Search, SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 
 if TYPE_CHECKING:
-    from onetool.search.shelf import Shelf
+    from onetool.search.index_reader import IndexReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +59,12 @@ IN_CODE: Final[Mapping[str, CodeFunction]] = {
 KnownDocuments = dict[str, tuple[Tool, SearchDocument]]
 
 
-class StoredPackInfo(Protocol):
-    """A stored pack. Its tools are on a shelf of the bundle store."""
+class StoredTools(NamedTuple):
+    """The stored tools: their version, the descriptions of their packs, and the indexes that have them."""
 
-    @property
-    def slug(self) -> str: ...
-    @property
-    def description(self) -> str: ...
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def is_empty(self) -> bool: ...
-
-
-class StoredTools(Protocol):
-    """The source of stored packs."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def packs(self) -> Mapping[str, StoredPackInfo]: ...
-    def shelves(self) -> "list[Shelf]": ...
+    version: int
+    packs: Mapping[str, str]
+    readers: "Sequence[IndexReader]"
 
 
 class CatalogSearch:
@@ -97,26 +82,25 @@ class CatalogSearch:
         query: str,
         limit: int,
         settings: Settings,
-        stored: StoredTools,
         *,
+        stored: StoredTools,
         saved: Mapping[str, Snippet],
     ) -> list[SearchHit]:
         """Return the hits, also among `saved` snippets. Blocks on disk access."""
-        packs = stored.packs
-        state = (index, self._registry.version - stored.version, packs, settings)
+        state = (index, self._registry.version - stored.version, stored.packs, settings)
         with self._update_lock:
             if self._indexed != state:  # documents of packs change only together with their tools
                 with no_gc_pauses():
-                    index.update(documents(self._registry, packs.values(), settings, self._known))
+                    index.update(documents(self._registry, stored.packs, settings, self._known))
                 self._indexed = state
         more = (snippet_document(name, snippet) for name, snippet in sorted(saved.items()))
-        hits = index.search(query, limit, shelves=stored.shelves(), more=more)
+        hits = index.search(query, limit, readers=stored.readers, more=more)
         is_disabled = self._registry.is_disabled
         return [hit for hit in hits if hit.kind != "tool" or not is_disabled(RegistryEntry(hit.name, "", enabled=True))]
 
 
 def documents(
-    registry: Registry, stored: Iterable[StoredPackInfo], settings: Settings, known: KnownDocuments
+    registry: Registry, stored: Mapping[str, str], settings: Settings, known: KnownDocuments
 ) -> Iterator[SearchDocument]:
     """Yield the documents of the current tools, which may be changed meanwhile by another thread.
 
@@ -134,8 +118,7 @@ def documents(
         yield document
     for name in known.keys() - {tool.name for tool in tools}:
         del known[name]
-    packs = {python_name(pack.slug): pack.description for pack in stored if pack.enabled and not pack.is_empty}
-    for pack, text in (packs | _tool_names_by_pack(tools)).items():
+    for pack, text in {**stored, **_tool_names_by_pack(tools)}.items():
         yield SearchDocument("pack", pack, text, "", instructions.get(pack, ""))
     yield from (snippet_document(name, snippet) for name, snippet in settings.snippets.items())
     for alias, target in settings.aliases.items():

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.bundles import store_errors
+from onetool.bundles import BundleStore, store_errors
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
 from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.core.bus.authorize import describe_disabled
@@ -15,7 +15,6 @@ from onetool.core.context import ToolContext
 from onetool.core.registry import python_name
 from onetool.core.schema import JSON
 from onetool.state.audit import Facts
-from onetool.state.storage import BundleStorage
 from onetool.transports.http import identity, models
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError
@@ -99,7 +98,7 @@ class BundleHandlers:
     async def list_bundles(self, request: Request) -> Response:
         query = BundlesQuery.of(request)
 
-        def read(store: BundleStorage) -> Response:
+        def read(store: BundleStore) -> Response:
             page = store.list_bundles(
                 ids=query.bundle_ids,
                 include_disabled=query.include_disabled,
@@ -227,7 +226,7 @@ class BundleHandlers:
         context = identity.build_context(request, self._app)
         await self._app.discover(set())  # loads functions without waiting for upstream servers
 
-        def read(store: BundleStorage) -> Response:
+        def read(store: BundleStore) -> Response:
             def fetch(size: int, token: str | None) -> Page[StoredTool]:
                 page = store.list_tools(
                     tags=query.tags,
@@ -248,7 +247,7 @@ class BundleHandlers:
         context = identity.build_context(request, self._app)
         await self._app.discover(set())
 
-        def read(store: BundleStorage) -> Response:
+        def read(store: BundleStore) -> Response:
             def fetch(size: int, token: str | None) -> Page[ToolHit]:
                 page = store.search(query.q, include_disabled=query.include_disabled, size=size, token=token)
                 hits = [ToolHit(self._app.bundles.apply_state(hit.tool), hit.score, hit.match) for hit in page.items]
@@ -275,7 +274,7 @@ class BundleHandlers:
     # --- helpers -----------------------------------------------------------------------------------------------
 
     @property
-    def _store(self) -> BundleStorage:
+    def _store(self) -> BundleStore:
         return self._app.bundles.store
 
     async def _find_tool(self, request: Request) -> StoredTool:
@@ -288,7 +287,7 @@ class BundleHandlers:
         source = self._app.bundles
         return await self._api.run_in_thread(lambda: source.add_problems(source.apply_state(tool)))
 
-    async def _read(self, work: Callable[[BundleStorage], T]) -> T:
+    async def _read(self, work: Callable[[BundleStore], T]) -> T:
         self._api.check_settings()
         return await self._api.run_in_thread(lambda: work(self._store))
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.bundles import archive, importer
+from onetool.bundles import BundleStore, archive, importer
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult
 from onetool.bundles.owner_marks import keep_disabled
@@ -22,7 +22,6 @@ from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.messages import Request as OutgoingRequest
 from onetool.state.audit import Facts
-from onetool.state.storage import BundleStorage
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.body_limit import MAX_IMPORT_BYTES
@@ -166,7 +165,7 @@ class ImportHandlers:
         return bundle.slug, archive.pack(bundle.as_json(), tools), secrets
 
 
-def _find_basis(store: BundleStorage, slug: str) -> JSON | None:
+def _find_basis(store: BundleStore, slug: str) -> JSON | None:
     """Return what the difference depends on; None if the bundle does not exist."""
     existing = store.bundle_by_slug(slug)
     if existing is None or existing.slug != slug:
@@ -174,7 +173,7 @@ def _find_basis(store: BundleStorage, slug: str) -> JSON | None:
     return {"basis": importer.compute_basis(store, existing)}
 
 
-def _check_slug_is_free(store: BundleStorage, slug: str) -> None:
+def _check_slug_is_free(store: BundleStore, slug: str) -> None:
     """Raise if the slug exists: without `update`, an import never changes an existing bundle."""
     there = store.bundle_by_slug(slug)
     if there is not None and there.slug == slug:

@@ -40,12 +40,12 @@ class Candidate(NamedTuple):
     has_all: bool  # all terms of the query that any document has
 
 
-class Shelf:
+class IndexReader:
     """The queries of one database.
 
     `read(work)` calls `work` with the database; `get_keys` returns the visible documents of rows. `in_memory` says that
-    something of each document may be kept in memory. Scores use the document frequencies of all shelves, so that scores
-    of different shelves are comparable.
+    something of each document may be kept in memory. Scores use the document frequencies of all readers, so that scores
+    of different readers are comparable.
     """
 
     def __init__(self, read: Read, get_keys: GetKeys, size: int, *, in_memory: bool = False) -> None:
@@ -102,7 +102,7 @@ class Shelf:
         return _find_by_terms(db, {stem: weights[stem] for stem in known}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES)
 
     def find(self, rarities: Mapping[str, float], vector: Vector, limit: int) -> list[Candidate]:
-        """Return candidates by words and by meaning. `rarities` are those of all shelves."""
+        """Return candidates by words and by meaning. `rarities` are those of all readers."""
         near = self._find_by_meaning(vector)
 
         def work(db: sqlite3.Connection) -> list[Candidate]:
@@ -113,7 +113,7 @@ class Shelf:
         return found
 
     def _find_by_meaning(self, query: Vector) -> list[int]:
-        """Return the rows that may have the nearest meaning, if this shelf has few enough documents in memory."""
+        """Return the rows that may have the nearest meaning, if this reader has few enough documents in memory."""
         if not self.in_memory or self.size > MAX_COMPARED or not any(query):
             return []
         if self._meanings is None:
