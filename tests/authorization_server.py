@@ -33,7 +33,7 @@ from starlette.routing import Mount, Route
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 START_SECONDS = 20
-JSON = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 @dataclass
@@ -43,10 +43,10 @@ class Knobs:
     expires_in: float | None = 3600
     rotates: bool = True
     issues_refresh_tokens: bool = True
-    keys: JSON = field(default_factory=dict)  # public keys of clients, by id
+    keys: JsonObject = field(default_factory=dict)  # public keys of clients, by id
     clients: dict[str, str] = field(default_factory=dict)  # secrets of clients that are registered in advance
-    metadata: JSON = field(default_factory=dict)
-    resource_metadata: JSON = field(default_factory=dict)
+    metadata: JsonObject = field(default_factory=dict)
+    resource_metadata: JsonObject = field(default_factory=dict)
     challenge: str | None = None  # the header WWW-Authenticate
     scope: str = "read"  # that calls of tools need
     iss: str | None = ""  # of authorization responses; empty for the right one, None for none
@@ -57,7 +57,7 @@ class Knobs:
     refresh_status: int = 200
     refresh_delay_seconds: float = 0.0
     device_denials: int = 1  # polls before the device flow is approved
-    token_response: JSON = field(default_factory=dict)  # replaces fields of token responses
+    token_response: JsonObject = field(default_factory=dict)  # replaces fields of token responses
 
 
 @dataclass
@@ -78,14 +78,14 @@ class AuthorizationServer:
     def __init__(self) -> None:
         self.knobs = Knobs()
         self.counts: Counter[str] = Counter()
-        self.clients: dict[str, JSON] = {}
+        self.clients: dict[str, JsonObject] = {}
         self.access: dict[str, tuple[Family, float]] = {}  # token -> family and expiry
         self.refresh: dict[str, Family] = {}
         self.families: list[Family] = []
-        self.requests: list[tuple[str, JSON]] = []  # endpoint and parameters
-        self._codes: dict[str, JSON] = {}
+        self.requests: list[tuple[str, JsonObject]] = []  # endpoint and parameters
+        self._codes: dict[str, JsonObject] = {}
         self._other_issuer = ""
-        self._devices: dict[str, JSON] = {}
+        self._devices: dict[str, JsonObject] = {}
         self._resource_socket, self._issuer_socket = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
         self.origin = f"http://127.0.0.1:{self._resource_socket.getsockname()[1]}"
         self.issuer = f"http://127.0.0.1:{self._issuer_socket.getsockname()[1]}"
@@ -134,7 +134,7 @@ class AuthorizationServer:
 
     # --- metadata -----------------------------------------------------------------------------------------------------
 
-    async def _send_document(self, document: JSON, changes: Mapping[str, Any]) -> Response:
+    async def _send_document(self, document: JsonObject, changes: Mapping[str, Any]) -> Response:
         knobs = self.knobs
         await asyncio.sleep(knobs.delay_seconds)
         if knobs.redirects_metadata_to:
@@ -246,7 +246,7 @@ class AuthorizationServer:
                 return self._poll_device(form, client)
         return JSONResponse({"error": "unsupported_grant_type"}, 400)
 
-    def _exchange_code(self, form: JSON, client: str) -> Response:
+    def _exchange_code(self, form: JsonObject, client: str) -> Response:
         query = self._codes.pop(form.get("code", ""), None)
         verifier = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
         challenge = base64.urlsafe_b64encode(verifier).decode().rstrip("=")
@@ -257,7 +257,7 @@ class AuthorizationServer:
         user = query.get("user", "ada")
         return self._issue(Family(user, client, query.get("scope", ""), query.get("resource", "")))
 
-    async def _refresh(self, form: JSON, client: str) -> Response:
+    async def _refresh(self, form: JsonObject, client: str) -> Response:
         await asyncio.sleep(self.knobs.refresh_delay_seconds)
         if self.knobs.refresh_status != httpx2.codes.OK:
             return JSONResponse({"error": "temporarily_unavailable"}, self.knobs.refresh_status)
@@ -270,7 +270,7 @@ class AuthorizationServer:
             return JSONResponse({"error": "invalid_grant"}, 400)
         return self._issue(family)
 
-    def _poll_device(self, form: JSON, client: str) -> Response:
+    def _poll_device(self, form: JsonObject, client: str) -> Response:
         waiting = self._devices.get(form.get("device_code", ""))
         if waiting is None:
             return JSONResponse({"error": "expired_token"}, 400)
@@ -285,7 +285,7 @@ class AuthorizationServer:
             self.families.append(family)
         token, lifetime = f"at_{secrets.token_urlsafe(24)}", self.knobs.expires_in
         self.access[token] = family, time.time() + (3600 if lifetime is None else lifetime)
-        answer: JSON = {"access_token": token, "token_type": "Bearer", "scope": family.scope}
+        answer: JsonObject = {"access_token": token, "token_type": "Bearer", "scope": family.scope}
         if lifetime is not None:
             answer["expires_in"] = lifetime
         if can_refresh and self.knobs.issues_refresh_tokens:

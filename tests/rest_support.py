@@ -20,11 +20,11 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 from onetool.app import OneTool
 from onetool.config.load import Loaded
 from onetool.config.model import Settings
-from onetool.core.schema import JSON
 from onetool.logging import Log
 from onetool.paths import Directories
 from onetool.transports.http.http_server import HttpServer
 from onetool.transports.http.request_checks import Bind
+from onetool_child.json_types import JsonObject
 
 UNKNOWN: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
 
@@ -73,13 +73,13 @@ class Rest:
     def invoke(self, tool: str, args: Mapping[str, Any] | None = None) -> httpx2.Response:
         return self.send("POST", f"{tool}/invoke", {"args": dict(args or {})})
 
-    def switch(self, path: str, *, on: bool) -> JSON:
+    def switch(self, path: str, *, on: bool) -> JsonObject:
         answer = self.send("PATCH", path, {"isEnabled": on})
         assert answer.status_code == 200, answer.text
-        shown: JSON = answer.json()
+        shown: JsonObject = answer.json()
         return shown
 
-    def pages(self, path: str, kind: str, **parameters: Any) -> Iterator[list[JSON]]:
+    def pages(self, path: str, kind: str, **parameters: Any) -> Iterator[list[JsonObject]]:
         """Yield all pages."""
         token: dict[str, str] = {}
         while True:
@@ -89,16 +89,16 @@ class Rest:
                 return
             token = {"pageToken": page["nextPageToken"]}
 
-    def all(self, path: str, kind: str, **parameters: Any) -> list[JSON]:
+    def all(self, path: str, kind: str, **parameters: Any) -> list[JsonObject]:
         return [item for page in self.pages(path, kind, **parameters) for item in page]
 
 
-def draft(function: str = "sample.give") -> JSON:
+def draft(function: str = "sample.give") -> JsonObject:
     """Return the body of a tool that echoes its arguments."""
     return {"displayName": "Now", "isEnabled": True, "type": "python", "pythonImpl": {"function": function}}
 
 
-def http_draft(url: str, **impl: Any) -> JSON:
+def http_draft(url: str, **impl: Any) -> JsonObject:
     given = {"method": "GET", "urlTemplate": url, **impl}
     return {"displayName": "A page", "isEnabled": True, "type": "http", "httpImpl": given}
 
@@ -172,7 +172,9 @@ def make_client(url: str) -> httpx2.Client:
 
 
 @contextlib.contextmanager
-def serve_process(home: Path, *arguments: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], JSON]]:
+def serve_process(
+    home: Path, *arguments: str, cwd: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[str], JsonObject]]:
     """Start `onetool serve --http` on a free port and yield its process and output."""
     command = [PROGRAM, "serve", "--http", "--port", "0", "--json", *arguments]
     pipe = subprocess.PIPE

@@ -22,9 +22,10 @@ from tests.proxy_support import CACHE, install_once
 from tests.rest_support import ServedApp, serve_app
 
 from onetool import ToolContext, tool
-from onetool.core.schema import JSON, Schema
+from onetool.core.schema import Schema
 from onetool.core.system import get_system
 from onetool.core.tool import Tool
+from onetool_child.json_types import JsonObject
 
 SWITCHES: Final = (
     "--no-sandbox",
@@ -45,7 +46,7 @@ SETTLED: Final = """() => !document.querySelector("[aria-busy=true]")
   && !document.getAnimations().some((each) => each instanceof CSSTransition)"""
 SCRIPT: Final = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 REVERSED: Final = "\u202egnp.exe\u2066 hidden\u2069"
-EVERYTHING: Final[JSON] = {
+EVERYTHING: Final[JsonObject] = {
     "type": "object",
     "required": ["title", "kind", "place", "maybe"],
     "additionalProperties": False,
@@ -160,7 +161,7 @@ def _hostile() -> list[dict[str, str]]:
     ]
 
 
-def make_hostile_schema() -> JSON:
+def make_hostile_schema() -> JsonObject:
     """Return a small schema with endless references and invalid parts."""
     levels = {
         f"Level{n}": {

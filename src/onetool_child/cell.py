@@ -26,6 +26,7 @@ from onetool_child import data, errors, media, messages
 from onetool_child.capture import FILENAME, NO_VALUE, execute, find_value_line
 from onetool_child.error_report import report_causes
 from onetool_child.help_function import HelpFunction
+from onetool_child.json_types import JsonObject
 from onetool_child.names import OWN_PACK, PROJECTS
 from onetool_child.pack_imports import PackFinder
 from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
@@ -56,7 +57,7 @@ class Cell:
         self._peer = peer or Peer(-1, -1, data.encode)
         self._output = _Output(self._peer, buffer_type)
         self._id = 0
-        self._params: dict[str, Any] = {}
+        self._params: JsonObject = {}
         self._from_ot: list[Any] = []
         self._main: dict[str, Any] = {}
         self._finder = PackFinder(self._import_pack)
@@ -147,7 +148,7 @@ class Cell:
         about = {"value": None, "is_json": not isinstance(parsed, str), "about": summary(parsed)}
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
 
-    def _store_media(self, value: Any) -> dict[str, Any] | None:
+    def _store_media(self, value: Any) -> JsonObject | None:
         """Send an image or audio to the server and return its description; None for any other value."""
         # `isinstance` would read `__class__`, which an unknown result of a plan does not have.
         is_binary = issubclass(type(value), bytes | bytearray) and self._media_count < media.MAX_MEDIA
@@ -195,7 +196,7 @@ class Cell:
         # Its fields may not be serializable, or be too large.
         return answer or self._encode_error({**about, "name": None}) or ""
 
-    def _encode_error(self, about: dict[str, Any]) -> str | None:
+    def _encode_error(self, about: JsonObject) -> str | None:
         detail = {"code": -32000, "message": "", "data": about}
         try:
             answer = data.encode({"jsonrpc": "2.0", "id": self._id, "error": detail})
@@ -247,7 +248,7 @@ class Cell:
         except errors.ToolNotFound:
             return None
 
-    def _request_names(self, unknown: list[str], used: list[str]) -> dict[str, Any]:
+    def _request_names(self, unknown: list[str], used: list[str]) -> JsonObject:
         """Request packs, aliases and tools that the server did not send with the code."""
         params = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
         return self._bind_names("", self._peer.request("names", params))
@@ -263,7 +264,7 @@ class Cell:
             self._from_ot.append(value)
         return value
 
-    def _make_placeholder(self, data: dict[str, Any]) -> Any:
+    def _make_placeholder(self, data: JsonObject) -> Any:
         """Return a placeholder for the result of a call that a plan did not make."""
         return UnknownResult(data, lambda line: self._peer.request("inspect", {"data": data, "line": line}))
 
@@ -304,7 +305,7 @@ class Cell:
         self._output.start_flushing()
         signals.setitimer(signals.ITIMER_REAL, left)
 
-    def _handle_answer(self, answer: dict[str, Any]) -> None:
+    def _handle_answer(self, answer: JsonObject) -> None:
         """Read what the server says about the time: how long the run was paused, and when a call ended."""
         self._paused_for = max(self._paused_for, answer.get("paused_for", 0.0))
         if "clock" in answer and self._on_clock is not None:
@@ -380,7 +381,7 @@ def _render_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
     return decoded if isinstance(decoded, str) else data.text(decoded, indent), decoded
 
 
-def _describe_fields(error: BaseException) -> dict[str, Any]:
+def _describe_fields(error: BaseException) -> JsonObject:
     try:
         return errors.describe(error)
     except Exception:  # noqa: BLE001 - a class of the code may do anything
@@ -408,7 +409,7 @@ def _list_traceback(error: BaseException) -> list[tuple[str, int, FrameType]]:
     return entries[::-1]
 
 
-def _describe_missing_name(error: BaseException) -> dict[str, Any]:
+def _describe_missing_name(error: BaseException) -> JsonObject:
     """Return the missing attribute, if any, and the variables that refer to the object.
 
     One of them may hide a pack with the same name; so may an unbound local variable.

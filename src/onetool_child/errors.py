@@ -30,8 +30,9 @@ import builtins
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
+
+    from onetool_child.json_types import JsonMapping, JsonObject
 
 
 TIMEOUT_HINT = "do less in one run, or raise execution.timeout in onetool.yaml"
@@ -152,7 +153,7 @@ def error_type(error: BaseException) -> str:
     return error.type if isinstance(error, ToolError) else ToolError.type
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> JsonObject:
     """Return the error as data: type, class, message and its fields; `trace` says where a tool failed."""
     fields = error.fields if isinstance(error, ToolError) else _get_trace(error)
     place = {"location": str(fields["location"])} if "location" in fields else {}
@@ -160,7 +161,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     return {**fields, **place, **basics}
 
 
-def _get_trace(error: BaseException) -> dict[str, Any]:
+def _get_trace(error: BaseException) -> JsonObject:
     trace = getattr(error, "__dict__", {}).get("trace")
     return {"trace": trace} if isinstance(trace, str) else {}
 
@@ -181,7 +182,7 @@ def _get_text(error: BaseException) -> str:
     return str(error)
 
 
-def restore(data: Mapping[str, Any]) -> Exception:
+def restore(data: JsonMapping) -> Exception:
     """Return the exception for data of `describe`; an unknown class becomes a ToolError with its name."""
     name, message = str(data.get("class", "")), str(data.get("message", ""))
     fields = {key: value for key, value in data.items() if key not in {"type", "class", "message"}}

@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # importing `typing` would double the start-up time of a 
 if TYPE_CHECKING:
     from typing import Any
 
+    from onetool_child.json_types import JsonObject
     from onetool_child.rpc import Peer
 
 MAX_MEDIA = 20  # in the value of a run
@@ -63,13 +64,13 @@ def get_content_kind(mime_type: str) -> str:
     return kind if kind in {"image", "audio"} else "blob"
 
 
-def describe_media(data: bytes, mime_type: str, name: str, handle: str) -> dict[str, Any]:
+def describe_media(data: bytes, mime_type: str, name: str, handle: str) -> JsonObject:
     """Return the value that code sees instead of the content."""
     named = {"name": name} if name else {}
     return {"type": get_content_kind(mime_type), "mimeType": mime_type, **named, "size": len(data), "media": handle}
 
 
-def send_media(peer: Peer, content: Content, ident: int) -> dict[str, Any] | None:
+def send_media(peer: Peer, content: Content, ident: int) -> JsonObject | None:
     """Send content to the server, for the call or run with this id. Return its description; None if it is not kept."""
     data, mime_type, name = content
     for piece in messages.split_bytes(data):  # one at a time: other messages may be sent in between

@@ -9,12 +9,15 @@ import json
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
 from onetool_child.tool_signature import build_signature
 from onetool_child.unknown_result import UnknownResult
+
+if TYPE_CHECKING:
+    from onetool_child.json_types import JsonObject
 
 Call = Callable[..., Any]  # with the name of a tool, positional and named arguments, and an account
 Request = Callable[[str, dict[str, Any]], Any]
@@ -172,7 +175,7 @@ class OtProxy(PackProxy):
         if len(args) + len(kwargs) != 1:  # a part, or an invalid call: let the server handle it
             return self._call("ot.load", args, kwargs)
         texts: list[str] = []
-        part: dict[str, Any] = {"next": 0}
+        part: JsonObject = {"next": 0}
         while part["next"] is not None:
             params = {"name": "ot.load", "args": args, "kwargs": {**kwargs, "part": part["next"]}}
             part = self._request("call", params)  # not `_call`, which would remember the value
@@ -229,7 +232,7 @@ class SessionProxy(MutableMapping[str, Any], Reference):
         return key in self._read()
 
     def items(self) -> ItemsView[str, Any]:
-        found: dict[str, Any] = self._read(self._read())
+        found: JsonObject = self._read(self._read())
         return found.items()
 
     def values(self) -> ValuesView[Any]:

@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from onetool_child.json_types import JsonObject
+
 if TYPE_CHECKING:
     from pathlib import PurePath
 
 MAX_LISTED = 100_000
-Call = Callable[[str, dict[str, Any]], Any]
+Call = Callable[[str, JsonObject], Any]
 Part = str | os.PathLike[str]
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from onetool_child.json_types import JsonObject
+
 READ_BYTES = 1 << 16
 
 
@@ -33,10 +35,10 @@ class Peer:
         self._buffer = bytearray()
         self._pieces: dict[str, list[bytes]] = {}  # of incomplete answers
         self._last_id = 0
-        self._answers: dict[int, dict[str, Any]] = {}
+        self._answers: dict[int, JsonObject] = {}
         self._reading = False
         self.unanswered = 0  # requests that a thread waits for
-        self.on_answer: Callable[[dict[str, Any]], None] | None = None  # called in the thread that made the request
+        self.on_answer: Callable[[JsonObject], None] | None = None  # called in the thread that made the request
         self._state = threading.Condition(threading.Lock())
         self.writing = threading.Lock()
 
@@ -55,7 +57,7 @@ class Peer:
             os.close(self._writer)
             self._writer = writer
 
-    def request(self, method: str, params: dict[str, Any]) -> Any:
+    def request(self, method: str, params: JsonObject) -> Any:
         """Send a request, wait for the answer and return its result or raise its error."""
         with self._state:
             self._last_id += 1
@@ -66,7 +68,7 @@ class Peer:
             raise restore(answer["error"].get("data") or answer["error"])
         return answer.get("result")
 
-    def _send_request(self, request: dict[str, Any]) -> None:
+    def _send_request(self, request: JsonObject) -> None:
         """Send a request as one message; if it is too large, its long strings are sent before it as pieces."""
         line = self._encode(request)
         if len(line) > messages.MAX_ARGUMENT_BYTES:
@@ -87,7 +89,7 @@ class Peer:
             )
         self.send_pieces(messages.STRINGS, messages.split_text(text), line)
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: JsonObject) -> None:
         self.send_line(self._encode({"jsonrpc": "2.0", "method": method, "params": params}))
 
     def send_line(self, line: str) -> None:
@@ -107,15 +109,15 @@ class Peer:
         while left:
             left = left[os.write(self._writer, left) :]
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> JsonObject:
         """Return the next message from the other end."""
         while (line := self._read_line()).startswith(messages.PIECE):
             kind, size = messages.parse_piece_header(line)
             self._pieces.setdefault(kind, []).append(self._read_bytes(size))
-        message: dict[str, Any] = json.loads(line)
+        message: JsonObject = json.loads(line)
         return self._parse_pieces(message) if "pieces" in message else message
 
-    def _parse_pieces(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _parse_pieces(self, message: JsonObject) -> JsonObject:
         """Parse a large result, which the server forwarded without parsing it."""
         text = b"".join(self._pieces.pop(str(message["id"]), ()))
         try:
@@ -148,7 +150,7 @@ class Peer:
             raise ConnectionLost
         self._buffer += chunk
 
-    def _wait_for_answer(self, ident: int) -> dict[str, Any]:
+    def _wait_for_answer(self, ident: int) -> JsonObject:
         with self._state:
             self.unanswered += 1
         while True:
@@ -165,7 +167,7 @@ class Peer:
             self._read_one()
 
     def _read_one(self) -> None:
-        message: dict[str, Any] = {}
+        message: JsonObject = {}
         try:
             message = self.receive()
         finally:

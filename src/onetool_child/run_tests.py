@@ -9,10 +9,12 @@ TYPE_CHECKING = False  # importing `typing` would double the start-up time of a 
 if TYPE_CHECKING:
     from typing import Any
 
+    from onetool_child.json_types import JsonObject
+
 CONFIG_NAMES = ("tests/pytest.ini", "pytest.ini")
 
 
-def run_tests(directory: str, tests: list[str], packages: str) -> dict[str, Any]:
+def run_tests(directory: str, tests: list[str], packages: str) -> JsonObject:
     """Run files or directories of tests; return the exit status of pytest and the outcome of each test.
 
     `directory` is the directory of the pack. `packages` contains pytest, for environments that do not have it.
@@ -40,7 +42,7 @@ class OutcomeCollector:
     """A pytest plugin that records the outcome of each test."""
 
     def __init__(self) -> None:
-        self.tests: dict[str, dict[str, Any]] = {}
+        self.tests: dict[str, JsonObject] = {}
 
     def pytest_load_initial_conftests(self) -> None:
         """Write no bytecode beside the tests. That of pytest itself has been written by now."""

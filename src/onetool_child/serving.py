@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    Request = dict[str, Any]
+    from onetool_child.json_types import JsonObject
+
+    Request = JsonObject
 
 MAX_THREADS = 64
 LONG_CALL_SECONDS = 0.001  # if a call takes longer, another thread becomes the reader
@@ -36,7 +38,7 @@ class ServingPeer(Peer):
         writer: int,
         encode: Callable[[Any], str],
         answer: Callable[[Request], None],
-        on_notification: Callable[[str, dict[str, Any]], None],
+        on_notification: Callable[[str, JsonObject], None],
     ) -> None:
         super().__init__(reader, writer, encode)
         self._answer, self._on_notification = answer, on_notification
@@ -144,7 +146,7 @@ class ServingPeer(Peer):
 
     # --- responses of the other side ----------------------------------------------------------------------------------
 
-    def _wait_for_answer(self, ident: int) -> dict[str, Any]:
+    def _wait_for_answer(self, ident: int) -> JsonObject:
         me = threading.get_ident()
         with self._state, self._released_slot():
             while ident not in self._answers:
@@ -179,7 +181,7 @@ class ServingPeer(Peer):
             if request["id"] == ident:
                 request["params"]["cancelled"] = True
 
-    def _dispatch(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: JsonObject) -> None:
         """Pass a message to the thread that waits for it, or queue it. Called with the state locked."""
         if "method" not in message:
             self._answers[message["id"]] = message

@@ -10,7 +10,8 @@ from keyword import iskeyword
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
-    from typing import Any
+
+    from onetool_child.json_types import JsonObject
 
 KINDS = ("positional", "variadic", "keyword", "keywords")  # in the order of a signature
 
@@ -25,7 +26,7 @@ class TypeText:
         return self._text
 
 
-def build_signature(described: dict[str, Any]) -> inspect.Signature:
+def build_signature(described: JsonObject) -> inspect.Signature:
     """Return the signature; arguments whose names are not valid in Python are combined in `**other`."""
     from inspect import Signature
 
@@ -39,7 +40,7 @@ def build_signature(described: dict[str, Any]) -> inspect.Signature:
     return Signature([_make_parameter(each) for each in found], return_annotation=returns)
 
 
-def _make_parameter(about: dict[str, Any]) -> inspect.Parameter:
+def _make_parameter(about: JsonObject) -> inspect.Parameter:
     from inspect import Parameter
 
     kinds = (

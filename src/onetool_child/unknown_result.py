@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+    from onetool_child.json_types import JsonObject
+
 UNARY = "abs await bool bytes call ceil complex copy deepcopy dir enter exit float floor format fspath hash index int"
 ACCESS = "invert iter len neg next pos repr reversed round str trunc contains delattr delitem getitem setattr setitem"
 COMPARISONS = "eq ge gt le lt ne"
@@ -28,16 +30,16 @@ class UnknownResult(Reference):
 
     __slots__ = ("_data", "_inspect")
 
-    def __init__(self, data: dict[str, Any], inspect: Callable[[int | None], None]) -> None:
+    def __init__(self, data: JsonObject, inspect: Callable[[int | None], None]) -> None:
         object.__setattr__(self, "_data", data)
         object.__setattr__(self, "_inspect", inspect)
 
     def __getattribute__(self, name: str) -> Any:
         _use(self)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return the marker that the server sent for it."""
-        data: dict[str, Any] = object.__getattribute__(self, "_data")
+        data: JsonObject = object.__getattribute__(self, "_data")
         return data
 
 

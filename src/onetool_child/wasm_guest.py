@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from typing import Any
 
+    from onetool_child.json_types import JsonObject
     from onetool_child.pack_imports import PackFinder
 
 LOG, MESSAGES = 1, 2
@@ -89,7 +90,7 @@ class FilePeer(Peer):
         self.open()
         return self._read_file()
 
-    def _wait_for_answer(self, ident: int) -> dict[str, Any]:
+    def _wait_for_answer(self, ident: int) -> JsonObject:
         """Wait for an answer. Until it arrives, functions of thread pools are started, which make calls too."""
         while ident not in self._answers and wasm_threads.start_one():
             while chunk := self._read_file() or self._read_next_file():

@@ -21,7 +21,8 @@ from onetool_child.wasm_frames import BEGIN, DATA, END, MAX_FORWARDED_BYTES, PRE
 TYPE_CHECKING = False  # importing `typing` would slow down the start
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any
+
+    from onetool_child.json_types import JsonObject
 
 READ_BYTES = 1 << 16
 TIME_ZONES = "/usr/share/zoneinfo"  # also in the sandbox
@@ -95,7 +96,7 @@ class Answers:
 
 
 class SandboxHost:
-    def __init__(self, eryx: ModuleType, reader: int, writer: int, options: dict[str, Any]) -> None:
+    def __init__(self, eryx: ModuleType, reader: int, writer: int, options: JsonObject) -> None:
         self._eryx, self._reader, self._writer = eryx, reader, writer
         self._memory_bytes, self._file_bytes = options["memory_bytes"], options["file_bytes"]
         self._modules = f"{options['scratch']}/modules"

@@ -25,10 +25,12 @@ from onetool_child.serving import ServingPeer
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine
     from importlib.machinery import ModuleSpec
     from pathlib import Path
     from typing import Any
+
+    from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_ERROR_CHARS = 100_000
 MAX_LOG_CHARS = 10_000
@@ -42,7 +44,7 @@ class WorkerProcess:
     def __init__(self, reader: int, writer: int, guard: int) -> None:
         self._guard = guard  # process ID of the guard, the parent of this process; 0 if there is none
         self._peer = ServingPeer(reader, writer, data.encode, self._handle_request, self._handle_notification)
-        self._options: dict[str, Any] = {}
+        self._options: JsonObject = {}
         self._running: dict[int, Callable[[], object]] = {}  # call -> function that cancels it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting_loop, self._cancelling = threading.Lock(), threading.Lock()
@@ -93,7 +95,7 @@ class WorkerProcess:
 
     # --- calls --------------------------------------------------------------------------------------------------
 
-    def _handle_request(self, request: dict[str, Any]) -> None:
+    def _handle_request(self, request: JsonObject) -> None:
         ident, params = request["id"], request["params"]
         if "cancelled" in params:
             self._send_error(ident, errors.Cancelled("cancelled before it started"))
@@ -137,7 +139,7 @@ class WorkerProcess:
             self._peer.send_pieces(ident, [piece])
         self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"pieces":true}}}}')
 
-    def _store_media(self, ident: int, value: Any) -> dict[str, Any] | None:
+    def _store_media(self, ident: int, value: Any) -> JsonObject | None:
         """Send an image, audio or a file to the server and return its description; None for any other value."""
         found = media.find_media(value, self._options["max_bytes"])
         return None if found is None else media.send_media(self._peer, found, ident)
@@ -192,7 +194,7 @@ class WorkerProcess:
 
     # --- messages of the server and nested calls ------------------------------------------------------------------
 
-    def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
+    def _handle_notification(self, method: str, params: JsonObject) -> None:
         if method != "cancel":
             return
         with self._cancelling:
@@ -231,7 +233,7 @@ class WorkerContext(interface.Context):
         "settings",
     )
 
-    def __init__(self, peer: ServingPeer, ident: int, options: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    def __init__(self, peer: ServingPeer, ident: int, options: JsonMapping, fields: JsonMapping) -> None:
         self._peer, self.ident, self._options = peer, ident, options
         self.settings = options["settings"]
         self.agent_id = fields["agent_id"]
@@ -336,7 +338,7 @@ def _render_error(ident: int, error: BaseException, directory: str) -> str:
     return _render_error_line(ident, {"type": errors.ToolError.type, "class": type(error).__name__, "message": message})
 
 
-def _render_error_line(ident: int, detail: dict[str, Any]) -> str:
+def _render_error_line(ident: int, detail: JsonObject) -> str:
     return data.encode({"jsonrpc": "2.0", "id": ident, "error": {"code": -32000, "message": "", "data": detail}})
 
 
@@ -406,7 +408,7 @@ class _ModuleFinder:
         vars(module).update(self._names)
 
 
-def _describe_failure(error: BaseException, file: str) -> dict[str, Any]:
+def _describe_failure(error: BaseException, file: str) -> JsonObject:
     import traceback
 
     line = error.lineno if isinstance(error, SyntaxError) else None
@@ -433,7 +435,7 @@ def main() -> None:
         WorkerProcess(reader, writer, guard).serve()
 
 
-def _confine(sandbox: dict[str, Any]) -> None:
+def _confine(sandbox: JsonObject) -> None:
     """Apply the `sandbox:` of the pack; exit if the machine does not support it."""
     from onetool_child.confine import confine_program
 

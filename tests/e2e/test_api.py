@@ -26,12 +26,13 @@ from tests.support import THREE_LINES, TIMEOUT_SECONDS, ProcessWatch, eventually
 
 from onetool import ToolContext, tool
 from onetool.app import OneTool
-from onetool.core.schema import JSON, Schema
+from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.transports.http.http_server import HttpServer
 from onetool.transports.http.tokens import hash_token
+from onetool_child.json_types import JsonObject
 
 SECRET = "correct-horse-battery"
 READER, WRITER = "ot_reader", "ot_writer"
@@ -107,10 +108,10 @@ def build_auth_header(token: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}", **more}
 
 
-def run(rest: Rest, command: str, **options: Any) -> JSON:
+def run(rest: Rest, command: str, **options: Any) -> JsonObject:
     answer = rest.send("POST", "/api/run", {"command": command}, **options)
     assert answer.status_code == 200, answer.text
-    body: JSON = answer.json()
+    body: JsonObject = answer.json()
     return body
 
 
@@ -235,7 +236,7 @@ def test_an_invalid_filter_is_rejected(rest: Rest, query: str) -> None:
 
 
 def test_a_tool_has_all_details(rest: Rest) -> None:
-    values: list[JSON] = [{"a": [1]}, {"a": []}]
+    values: list[JsonObject] = [{"a": [1]}, {"a": []}]
     for value in values:
         assert call(rest, "sample.give", {"value": value}).json() == {"ok": True, "value": value}
     before = rest.get("/api/tools/sample.search")["usage"]["errors"]
@@ -710,7 +711,7 @@ def test_readyz_reports_an_invalid_configuration(tmp_path: Path) -> None:
 
 # --- import and export ----------------------------------------------------------------------------------------------
 
-PETS: JSON = {
+PETS: JsonObject = {
     "openapi": "3.1.0",
     "info": {"title": "Pet API", "version": "1.2"},
     "servers": [{"url": "https://pets.example.com/v1"}],

@@ -23,7 +23,7 @@ from tests.httpbin_support import Httpbin, httpbin
 from tests.rest_support import Rest, http_draft, make_client, new_slug, serve_process
 from tests.support import configure, run_cli
 
-from onetool.core.schema import JSON
+from onetool_child.json_types import JsonObject
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ class World:
     def value(self, path: str, **impl: Any) -> Any:
         return self.tool(path, **impl).value()
 
-    def error(self, path: str, **impl: Any) -> JSON:
+    def error(self, path: str, **impl: Any) -> JsonObject:
         return self.tool(path, **impl).error()
 
     def run(self, expression: str) -> Any:
@@ -97,11 +97,11 @@ class Stored:
         assert answer.json().get("ok") is True, answer.text
         return answer.json()["value"]
 
-    def error(self, **args: Any) -> JSON:
+    def error(self, **args: Any) -> JsonObject:
         answer = self.world.rest.invoke(self.path, args)
         assert answer.status_code == 200, answer.text
         assert answer.json()["ok"] is False, answer.text
-        error: JSON = answer.json()["error"]
+        error: JsonObject = answer.json()["error"]
         return error
 
     def run_code(self, **args: Any) -> Any:
@@ -111,7 +111,7 @@ class Stored:
         return self.world.run_command(f"{self.world.slug}.{self.slug}", args)
 
 
-def build_schema(args: Mapping[str, Any] | None) -> JSON:
+def build_schema(args: Mapping[str, Any] | None) -> JsonObject:
     return {"type": "object", "properties": dict(args or {}), "additionalProperties": False}
 
 
@@ -178,7 +178,7 @@ def test_a_hostile_value_in_the_query_is_one_value(world: World) -> None:
         assert tool.value(id=value)["args"] == {"a": value, "b": "1", "c": f"<{value}>"}
 
 
-BODIES: list[tuple[str, Any, Callable[[JSON], Any]]] = [
+BODIES: list[tuple[str, Any, Callable[[JsonObject], Any]]] = [
     ("application/json", {"a": "${id}", "b": "<${id}>"}, lambda seen: seen["json"]),
     ("application/json", '{"a": ${id}, "b": "<${id}>"}', lambda seen: seen["json"]),
     ("application/x-www-form-urlencoded", "a=${id}&b=<${id}>", lambda seen: seen["form"]),
@@ -186,7 +186,7 @@ BODIES: list[tuple[str, Any, Callable[[JSON], Any]]] = [
 ]
 
 
-def escape_xml(text: str) -> JSON:
+def escape_xml(text: str) -> JsonObject:
     element = ET.fromstring(text)
     assert list(element) == []
     return {**element.attrib, "b": element.text}
@@ -194,7 +194,7 @@ def escape_xml(text: str) -> JSON:
 
 @pytest.mark.parametrize(("kind", "body", "read"), BODIES)
 def test_a_hostile_value_in_a_body_is_one_value(
-    world: World, kind: str, body: Any, read: Callable[[JSON], Any]
+    world: World, kind: str, body: Any, read: Callable[[JsonObject], Any]
 ) -> None:
     tool = world.tool("/anything", {"id": TEXT}, method="POST", headers={"Content-Type": kind}, body=body)
     for value in HOSTILE:

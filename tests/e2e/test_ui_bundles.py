@@ -12,8 +12,8 @@ from tests.http_support import Site, page as web_page, serve_site
 from tests.rest_support import Rest, make_client, serve_process
 from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
 
-from onetool.core.schema import JSON
 from onetool.util.one_time_codes import create_code
+from onetool_child.json_types import JsonObject
 
 pytestmark = pytest.mark.slow
 SECRET: Final = "k-91c2aa07f3"  # a value that no page may show
@@ -67,7 +67,7 @@ def visit(open_tab: OpenTab) -> Visit:
     return open_tab()
 
 
-def document(site: Site, title: str, version: str = "1", **changes: JSON | None) -> str:
+def document(site: Site, title: str, version: str = "1", **changes: JsonObject | None) -> str:
     """Return an API of the site with hostile texts. `changes` replace operations by path; None removes one."""
     color = {"name": "color", "in": "query", "description": SCRIPT, "schema": {"type": "string"}}
     operation = {"operationId": "listPets", "summary": f"{SCRIPT}{REVERSED}", "parameters": [color], "responses": {}}

@@ -27,9 +27,9 @@ from tests.support import eventually, give, search
 
 from onetool import ToolContext, tool
 from onetool.bundles import BundleStore, store_lock
-from onetool.core.schema import JSON
 from onetool.errors import ToolError
 from onetool.logging import Log
+from onetool_child.json_types import JsonObject
 
 SECRET = "correct-horse-battery"
 ADDING = {
@@ -465,7 +465,7 @@ def test_an_invalid_body_is_400_and_creates_nothing(rest: Rest, content: bytes) 
 
 
 @pytest.mark.parametrize("body", [{"args": []}, {"args": None}, {"args": {}, "more": 1}, {"arguments": {}}])
-def test_a_call_with_an_invalid_body_is_400(rest: Rest, body: JSON) -> None:
+def test_a_call_with_an_invalid_body_is_400(rest: Rest, body: JsonObject) -> None:
     assert get_error_code(rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", body)) == (400, "invalid")
 
 

@@ -6,22 +6,22 @@ digest.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import anyio.to_thread
 
 from onetool.core.bus.bus import ToolBus
 from onetool.core.context import Foreign, ToolContext
 from onetool.core.render import render
-from onetool.core.schema import JSON
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.util.sanitize import sanitize_text
 from onetool_child.data import NotData, as_data
 from onetool_child.errors import get_message
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_NAME_CHARS: Final = 64
 DIGEST_CHARS: Final = 16
@@ -37,7 +37,7 @@ class ModelTool(NamedTuple):
 
     name: str
     description: str
-    schema: JSON
+    schema: JsonObject
     tool: Tool
 
 
@@ -82,9 +82,7 @@ def decode_name(encoded: str, bus: ToolBus) -> str:
     return "-".join(part.replace("-", ".") for part in encoded.split("--"))
 
 
-async def call_tool(
-    bus: ToolBus, encoded: str, args: Mapping[str, Any], context: ToolContext | None = None
-) -> ModelResult:
+async def call_tool(bus: ToolBus, encoded: str, args: JsonMapping, context: ToolContext | None = None) -> ModelResult:
     """Call a tool by its name for models. Return its value or its error as text, without secrets."""
     is_untrusted = False
 

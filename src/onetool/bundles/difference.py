@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from onetool.backends.http_tool import credentials
 from onetool.bundles.model import StoredTool, ToolDraft
-from onetool.core.schema import JSON
 from onetool.util.sanitize import clean
+from onetool_child.json_types import JsonObject
 
 Part = Literal["request", "parameter", "description", "output"]
 MAX_CHANGES: Final = 100  # of one tool
@@ -104,7 +104,7 @@ def _compare(part: Part, old: Mapping[str, Any], new: Mapping[str, Any], render:
             yield FieldChange(part, _shorten(name), *_shorten_pair(before, after))
 
 
-def _list_parameters(schema: JSON) -> dict[str, str]:
+def _list_parameters(schema: JsonObject) -> dict[str, str]:
     """Return the parameters with their schemas as text; other parts of the schema are one entry."""
     properties = schema.get("properties")
     required = schema.get("required")
@@ -117,7 +117,7 @@ def _list_parameters(schema: JSON) -> dict[str, str]:
     return {**found, **({"(schema)": _render(rest)} if rest else {})}
 
 
-def _mask(tool: StoredTool | ToolDraft) -> JSON:
+def _mask(tool: StoredTool | ToolDraft) -> JsonObject:
     return credentials.mask(tool.http_impl) or {}
 
 

@@ -26,11 +26,12 @@ from pydantic.alias_generators import to_camel
 
 from onetool.bundles import rules
 from onetool.core.foreign_schema import ForeignSchema
-from onetool.core.schema import ANY_OBJECT, JSON
+from onetool.core.schema import ANY_OBJECT
 from onetool.errors import ArgumentError, BundleError
 from onetool.util.problem import MAX_LISTED_PROBLEMS
 from onetool.util.text import MAX_QUOTED_CHARS, shorten
 from onetool.util.validation_text import describe_problem
+from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")
 MAX_NESTING: Final = 100  # nested objects and lists
@@ -69,33 +70,33 @@ def _make_validator(find_problem: Callable[[Any], str | None]) -> AfterValidator
 
 
 # The rules of the validators, as far as JSON Schema can express them.
-_DISPLAY_NAME: Final[JSON] = {
+_DISPLAY_NAME: Final[JsonObject] = {
     "type": "string",
     "minLength": 1,
     "maxLength": rules.MAX_DISPLAY_NAME_LENGTH,
     "allOf": [{"pattern": r"\S"}, {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}],
     "description": "One line, not blank",
 }
-_NAME: Final[JSON] = {"type": "string", "minLength": 1, "maxLength": rules.MAX_NAME_LENGTH}
-_SLUG: Final[JSON] = {
+_NAME: Final[JsonObject] = {"type": "string", "minLength": 1, "maxLength": rules.MAX_NAME_LENGTH}
+_SLUG: Final[JsonObject] = {
     **_NAME,
     "pattern": r"^[\p{L}\p{Nd}-]+$",
     "description": "Letters and decimal digits of any script, and hyphens",
 }
-_VERSION: Final[JSON] = {
+_VERSION: Final[JsonObject] = {
     **_NAME,
     "pattern": r"^(?!\.{1,2}$)[\p{L}\p{Nd}.-]+$",
     "description": "Like a slug, but with dots; an opaque label without an order",
 }
-_ID: Final[JSON] = {
+_ID: Final[JsonObject] = {
     "type": "string",
     "format": "uuid",
     "pattern": "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$",
     "description": "A UUID of version 7",
     "examples": [rules.EXAMPLE_ID],
 }
-_MOMENT: Final[JSON] = {"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"}
-_TAG: Final[JSON] = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}
+_MOMENT: Final[JsonObject] = {"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"}
+_TAG: Final[JsonObject] = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}
 
 Moment = Annotated[
     datetime,
@@ -139,7 +140,7 @@ def is_none(value: object) -> bool:
 class _Model(BaseModel):
     model_config = camel_case
 
-    def as_json(self) -> JSON:
+    def as_json(self) -> JsonObject:
         """Return the REST representation."""
         return self.model_dump(mode="json", by_alias=True)
 
@@ -183,12 +184,12 @@ class ToolDraft(_Draft):
     display_name: DisplayName
     is_enabled: bool
     type: ToolType
-    http_impl: JSON | None = None
+    http_impl: JsonObject | None = None
     python_impl: PythonImpl | None = None
     description: Description = ""
     tags: Tags = Field(default_factory=list)
-    arg_schema: JSON = Field(default_factory=lambda: dict(ANY_OBJECT))
-    output_schema: JSON | None = None
+    arg_schema: JsonObject = Field(default_factory=lambda: dict(ANY_OBJECT))
+    output_schema: JsonObject | None = None
     origin: Origin | None = None
 
     @model_validator(mode="after")
@@ -198,7 +199,7 @@ class ToolDraft(_Draft):
 
     @field_validator("http_impl")
     @classmethod
-    def _check_http_impl(cls, impl: JSON | None) -> JSON | None:
+    def _check_http_impl(cls, impl: JsonObject | None) -> JsonObject | None:
         """Validate the implementation, but keep it as it was sent."""
         if impl is not None:
             from onetool.backends.http_tool.impl import HttpImpl
@@ -217,7 +218,7 @@ class ToolDraft(_Draft):
 
     @field_validator("arg_schema")
     @classmethod
-    def _check_arg_schema(cls, schema: JSON) -> JSON:
+    def _check_arg_schema(cls, schema: JsonObject) -> JsonObject:
         from onetool.backends.http_tool import credentials
 
         kinds = schema.get("type", "object")
@@ -228,11 +229,11 @@ class ToolDraft(_Draft):
 
     @field_validator("output_schema")
     @classmethod
-    def _check_output_schema(cls, schema: JSON | None) -> JSON | None:
+    def _check_output_schema(cls, schema: JsonObject | None) -> JsonObject | None:
         return None if schema is None else _validate_schema(schema)
 
 
-def impl_problem(kind: ToolType, http: JSON | None, python: PythonImpl | None) -> str | None:
+def impl_problem(kind: ToolType, http: JsonObject | None, python: PythonImpl | None) -> str | None:
     wanted, other = ("httpImpl", "pythonImpl") if kind == "http" else ("pythonImpl", "httpImpl")
     impls = {"httpImpl": http, "pythonImpl": python}
     if impls[wanted] is None:
@@ -257,7 +258,7 @@ def schema_warning(location: str) -> str:
     )
 
 
-def _validate_schema(schema: JSON) -> JSON:
+def _validate_schema(schema: JsonObject) -> JsonObject:
     try:
         foreign = ForeignSchema.from_json(schema)
         if foreign.unsupported_patterns:
@@ -336,9 +337,9 @@ class StoredTool(_Model):
     description: str = ""
     tags: list[str] = Field(default_factory=list)
     type: ToolType
-    arg_schema: JSON
-    output_schema: JSON | None = None
-    http_impl: JSON | None = Field(default=None, exclude_if=is_none)
+    arg_schema: JsonObject
+    output_schema: JsonObject | None = None
+    http_impl: JsonObject | None = Field(default=None, exclude_if=is_none)
     python_impl: PythonImpl | None = Field(default=None, exclude_if=is_none)
     origin: Origin | None = Field(default=None, exclude_if=is_none)
     is_enabled: bool
@@ -355,7 +356,7 @@ class StoredTool(_Model):
     def in_use(self) -> bool:
         return self.is_enabled and self.bundle_enabled and self.disabled_reason is None
 
-    def as_json(self) -> JSON:
+    def as_json(self) -> JsonObject:
         """Return the REST representation: literal credentials are masked, with warnings about them."""
         from onetool.backends.http_tool import credentials
 
@@ -370,7 +371,7 @@ class StoredTool(_Model):
             body["warnings"] = [*body.get("warnings", ()), *(schema_warning(location) for location, _ in found)]
         return body
 
-    def as_stored(self) -> JSON:
+    def as_stored(self) -> JsonObject:
         """Return the tool with its credentials. Never show this to a client."""
         return super().as_json()
 
@@ -387,7 +388,7 @@ class ToolHit:
     score: float
     match: Match
 
-    def as_json(self) -> JSON:
+    def as_json(self) -> JsonObject:
         return {**self.tool.as_json(), "score": self.score, "match": self.match}
 
 

@@ -29,8 +29,9 @@ from onetool.bundles.model import (
     camel_case,
     impl_problem,
 )
-from onetool.core.schema import ANY_OBJECT, JSON
+from onetool.core.schema import ANY_OBJECT
 from onetool.util.versioning import UPGRADE
+from onetool_child.json_types import JsonObject
 
 SCHEMA_VERSION: Final = 1
 MAX_FILE_BYTES: Final = 1 << 20
@@ -73,7 +74,7 @@ class _File(BaseModel):
         except TypeError:  # an integer of more than 64 bits
             return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
 
-    def data(self) -> JSON:
+    def data(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -124,9 +125,9 @@ class ToolFile(_File):
     description: Description = ""
     tags: Tags = Field(default_factory=list)
     type: ToolType
-    arg_schema: JSON = Field(default_factory=lambda: dict(ANY_OBJECT))
-    output_schema: JSON | None = None
-    http_impl: JSON | None = None
+    arg_schema: JsonObject = Field(default_factory=lambda: dict(ANY_OBJECT))
+    output_schema: JsonObject | None = None
+    http_impl: JsonObject | None = None
     python_impl: PythonImpl | None = None
     origin: Origin | None = None
     is_enabled: bool
@@ -148,6 +149,6 @@ class ToolFile(_File):
 
 def parse_tool(body: str, extra: Mapping[str, Any]) -> StoredTool:
     """Return the tool in this row of the index. `extra` are fields from elsewhere: its bundle and its call count."""
-    data: JSON = json.loads(body)
+    data: JsonObject = json.loads(body)
     data.pop("schemaVersion")
     return StoredTool.model_validate({**data, **extra})

@@ -27,7 +27,7 @@ from onetool.core.foreign_schema import ForeignSchema
 from onetool.core.policy.effects import READ_ONLY, apply_settings
 from onetool.core.policy.labels import PRIVATE, UNTRUSTED
 from onetool.core.registry import Registry, RegistryEntry, ToolSource, python_name
-from onetool.core.schema import ANY_OBJECT, JSON
+from onetool.core.schema import ANY_OBJECT
 from onetool.core.tool import Backend, Result, Tool
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
+    from onetool_child.json_types import JsonObject
 
 BUILT_IN = Path(__file__).with_name("builtin")
 PAGE_SIZE = 256
@@ -487,7 +488,7 @@ def _is_busy(store: "BundleStore") -> bool:
     return False
 
 
-def find_flows(impl: "JSON | None") -> "Iterator[tuple[str, OAuthFlow]]":
+def find_flows(impl: "JsonObject | None") -> "Iterator[tuple[str, OAuthFlow]]":
     """Yield the origin and the endpoints of each request of a tool that a sign-in can authenticate."""
     from pydantic import ValidationError
 
@@ -504,7 +505,7 @@ def find_flows(impl: "JSON | None") -> "Iterator[tuple[str, OAuthFlow]]":
             yield request.request.url.origin, request.auth.oauth
 
 
-def _read_effects(impl: "JSON | None") -> tuple[frozenset[Effect], bool, frozenset[str]]:
+def _read_effects(impl: "JsonObject | None") -> tuple[frozenset[Effect], bool, frozenset[str]]:
     """Return effects, idempotence and labels by the methods of all requests, which may be invalid.
 
     A stored tool without requests calls a function, and that call has the effects.
@@ -541,7 +542,7 @@ def _bundle_disabled_reason(slug: str) -> str:
 class _LazyBackend:
     """A backend that is created at the first call: most tools of a large bundle are never called."""
 
-    def __init__(self, make: Callable[[], Backend], impl: "JSON", accounts: tuple[str, ...]) -> None:
+    def __init__(self, make: Callable[[], Backend], impl: "JsonObject", accounts: tuple[str, ...]) -> None:
         self._make, self._impl, self.accounts = make, impl, accounts
         self._made: Backend | None = None
 

@@ -1,7 +1,7 @@
 """Show agents and what they may call, and change their settings."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
@@ -9,6 +9,7 @@ from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError
 from onetool.permission_check import CallText, PermissionCheck, parse_call
 from onetool.util.text import quote
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -67,7 +68,7 @@ def _list(command: SettingsCommand, *, as_json: bool) -> int:
     return 0
 
 
-def _describe(name: str, agent: "Agent") -> dict[str, Any]:
+def _describe(name: str, agent: "Agent") -> JsonObject:
     return {"name": name, **agent.model_dump(mode="json", exclude_none=True)}
 
 
@@ -119,7 +120,7 @@ def _edit(command: SettingsCommand, options: argparse.Namespace) -> int:
     return command.edit(plan)
 
 
-def _set_value(values: dict[str, Any], text: str) -> None:
+def _set_value(values: JsonObject, text: str) -> None:
     """Set the value of a dotted key; null removes it. Values are YAML, as in the settings file."""
     from onetool.util import yaml_loader
 

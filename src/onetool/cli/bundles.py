@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.identity import user_name
@@ -15,6 +15,7 @@ from onetool.core.registry import join_names, nearest, python_name
 from onetool.errors import BundleError, ToolError
 from onetool.util.sanitize import clean
 from onetool.util.text import pluralize, quote, suggestion_hint
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -103,7 +104,7 @@ class Row:
     def in_use(self) -> int:
         return len({tool.slug for tool in self.tools if tool.in_use})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             **self.bundle.as_json(),
             "toolCount": len({tool.slug for tool in self.tools}),

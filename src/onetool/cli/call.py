@@ -19,6 +19,7 @@ from onetool.runner.explain import indent_trace
 from onetool.util.problem import Problem
 from onetool.util.text import quote
 from onetool_child.data import as_data
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -84,7 +85,7 @@ def _split_arguments(options: argparse.Namespace) -> dict[str, str]:
     return texts
 
 
-async def _parse_arguments(app: "OneTool", name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+async def _parse_arguments(app: "OneTool", name: str, texts: Mapping[str, str]) -> JsonObject:
     """Parse values as JSON, except for parameters of type string: `id=1` is then the string "1"."""
     await app.discover({python_name(name).partition(".")[0]})
     tool = app.registry.get(name)

@@ -31,6 +31,7 @@ from onetool.errors import ToolError
 from onetool.extensions.static_analysis import PACK_ASSIGNMENT, SUFFIX, outline
 from onetool.proxy.pins import Pins
 from onetool.util import yaml_loader
+from onetool_child.json_types import JsonObject
 
 MAX_FILES = 2000
 SHIPPED = Path(__file__).parents[2]
@@ -171,7 +172,7 @@ class _Names:
         self._directories = assumed if still_trusted(assumed, os.environ).trusted else found
         self._settings = [_read(self._directories.config_path(layer)) for layer in self._directories.layers]
 
-    def section(self, name: str) -> dict[str, Any]:
+    def section(self, name: str) -> JsonObject:
         return {key: value for layer in self._settings for key, value in _mapping(layer.get(name)).items()}
 
     def agents(self, *_: object) -> list[str]:
@@ -270,7 +271,7 @@ class _Names:
         }
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> JsonObject:
     """Return the content of a YAML or JSON file; an empty mapping if it cannot be read."""
     with suppress(OSError, ToolError, ValueError, RecursionError):
         return _mapping(json.loads(file.read_bytes()) if file.suffix == ".json" else yaml_loader.read_file(file).data)
@@ -281,7 +282,7 @@ def _properties(schema: Any) -> list[str]:
     return list(_mapping(_mapping(schema).get("properties")))
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 

@@ -21,6 +21,7 @@ from onetool.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand,
 from onetool.errors import ConfigError, ToolError
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
+from onetool_child.json_types import JsonMapping
 
 QUESTION = "What tools do you have in OneTool?"
 
@@ -31,7 +32,7 @@ class ConnectPlan:
 
     client: Client
     data: Any
-    entry: Mapping[str, Any]
+    entry: JsonMapping
     before: text_files.TextFile
     text: str
     notes: tuple[str, ...]

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from onetool.cli.terminal import Progress, format_table, print_notices
 from onetool.daemon_client import ask_daemon, find_socket
@@ -19,6 +19,7 @@ from onetool.errors import ToolError
 from onetool.paths import FOLDER
 from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonObject
 
 DEFAULT_LINES = 20
 STOP_SECONDS = 30.0
@@ -28,7 +29,7 @@ MODULE = b"onetool.daemon"
 LOG_FILE = f"{FOLDER}/logs/daemon.log"  # in the home directory
 ERROR_SUFFIX = ".err"  # of the file beside the log with the errors that ended the server
 NOT_RUNNING = "No shared server is running. An assistant that starts `onetool` starts it."
-EMPTY_STATUS: dict[str, Any] = {"pid": None, "version": None, "clients": [], "applications": []}
+EMPTY_STATUS: JsonObject = {"pid": None, "version": None, "clients": [], "applications": []}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
     return _stop(is_restart=options.action == "restart")
 
 
-def _ask_status() -> dict[str, Any] | None:
+def _ask_status() -> JsonObject | None:
     try:
         return ask_daemon({"kind": "status"})
     except TimeoutError as error:
@@ -67,7 +68,7 @@ def _ask_status() -> dict[str, Any] | None:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def _show_status(found: dict[str, Any] | None, *, as_json: bool) -> int:
+def _show_status(found: JsonObject | None, *, as_json: bool) -> int:
     if as_json:
         fields = {name: value for name, value in (found or EMPTY_STATUS).items() if name not in {"ok", "installation"}}
         print(json.dumps(fields, indent=2, ensure_ascii=False))
@@ -76,7 +77,7 @@ def _show_status(found: dict[str, Any] | None, *, as_json: bool) -> int:
     return 0
 
 
-def _describe(found: dict[str, Any]) -> Iterator[str]:
+def _describe(found: JsonObject) -> Iterator[str]:
     yield from format_table(
         [
             ("process", str(found["pid"])),

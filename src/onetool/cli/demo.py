@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from textwrap import wrap
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from onetool import paths
@@ -34,6 +34,7 @@ from onetool.runner.answer import Answer
 from onetool.runner.run_output import RunOutput
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.stats.summary import StatsSummary
@@ -221,7 +222,7 @@ async def _summarize_savings(app: OneTool) -> "StatsSummary":
     return await asyncio.to_thread(partial(summarize, app.stores.recorder.database, round_trip_ms=trip))
 
 
-def _list_savings(summary: "StatsSummary") -> dict[str, Any]:
+def _list_savings(summary: "StatsSummary") -> JsonObject:
     return {
         "calls": summary["total_calls"],
         "runs": summary["runs"]["total"],

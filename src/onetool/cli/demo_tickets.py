@@ -3,13 +3,15 @@
 It is a separate program that does not depend on OneTool. Its data is always the same.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from mcp.server.mcpserver import MCPServer
 
+from onetool_child.json_types import JsonObject
+
 SUBJECTS = ("The till prints nothing", "A parcel came twice", "The lamp flickers", "No mail on Mondays")
 PEOPLE = ("Ada", "Alan", "Grace", "Edsger")
-TICKETS: dict[int, dict[str, Any]] = {
+TICKETS: dict[int, JsonObject] = {
     number: {
         "number": number,
         "title": f"{SUBJECTS[number % 4]}, again ({number})",
@@ -23,7 +25,7 @@ server = MCPServer("tickets")
 
 
 @server.tool()
-def list_tickets(state: Literal["open", "closed", "all"] = "open", owner: str = "") -> list[dict[str, Any]]:
+def list_tickets(state: Literal["open", "closed", "all"] = "open", owner: str = "") -> list[JsonObject]:
     """List tickets with their number, title, state, owner and age in days, the oldest number first.
 
     Args:
@@ -35,7 +37,7 @@ def list_tickets(state: Literal["open", "closed", "all"] = "open", owner: str = 
 
 
 @server.tool()
-def get_ticket(number: int) -> dict[str, Any]:
+def get_ticket(number: int) -> JsonObject:
     """Return a ticket with all fields and comments.
 
     Args:
@@ -46,7 +48,7 @@ def get_ticket(number: int) -> dict[str, Any]:
 
 
 @server.tool()
-def search_tickets(words: str) -> list[dict[str, Any]]:
+def search_tickets(words: str) -> list[JsonObject]:
     """Find tickets by words in their titles, ignoring case.
 
     Args:
@@ -62,7 +64,7 @@ def list_people() -> list[str]:
 
 
 @server.tool()
-def assign_ticket(number: int, owner: str) -> dict[str, Any]:
+def assign_ticket(number: int, owner: str) -> JsonObject:
     """Assign a ticket to a person.
 
     Args:
@@ -74,7 +76,7 @@ def assign_ticket(number: int, owner: str) -> dict[str, Any]:
 
 
 @server.tool()
-def close_ticket(number: int, reason: str = "") -> dict[str, Any]:
+def close_ticket(number: int, reason: str = "") -> JsonObject:
     """Close a ticket.
 
     Args:

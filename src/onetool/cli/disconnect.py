@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from onetool.cli.terminal import format_table
 from onetool.daemon_client import ask_daemon
@@ -16,6 +15,7 @@ from onetool.errors import ToolError
 from onetool.paths import find_directories
 from onetool.util.text import pluralize, quote
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonObject
 
 HEADINGS = ("client", "name", "kind", "agent", "since", "last call", "process", "directory or URL")
 
@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_local() -> list[dict[str, Any]]:
+def _list_local() -> list[JsonObject]:
     try:
         status = ask_daemon({"kind": "status"}) or {}
     except TimeoutError as error:
@@ -47,7 +47,7 @@ def _list_local() -> list[dict[str, Any]]:
     return [{**client, "place": client["directory"], "url": ""} for client in status.get("clients", ())]
 
 
-def _list_http(user: Path) -> list[dict[str, Any]]:
+def _list_http(user: Path) -> list[JsonObject]:
     from onetool.cli.server_session import list_local_servers, open_session
 
     found = []
@@ -62,7 +62,7 @@ def _list_http(user: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _choose(clients: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
+def _choose(clients: list[JsonObject], wanted: str) -> JsonObject:
     found = [
         client
         for client in clients
@@ -77,7 +77,7 @@ def _choose(clients: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
     return found[0]
 
 
-def _disconnect(user: Path, client: dict[str, Any]) -> None:
+def _disconnect(user: Path, client: JsonObject) -> None:
     from onetool.cli.server_session import open_session
 
     if not client["url"]:
@@ -87,7 +87,7 @@ def _disconnect(user: Path, client: dict[str, Any]) -> None:
         session.request("DELETE", f"/api/clients/{client['id']}")
 
 
-def _show(clients: list[dict[str, Any]], *, as_json: bool) -> int:
+def _show(clients: list[JsonObject], *, as_json: bool) -> int:
     shown = [{name: value for name, value in client.items() if name not in {"place", "url"}} for client in clients]
     if as_json:
         print(json.dumps({"clients": shown}, indent=2, ensure_ascii=False))
@@ -98,7 +98,7 @@ def _show(clients: list[dict[str, Any]], *, as_json: bool) -> int:
     return 0
 
 
-def _format_row(client: dict[str, Any]) -> tuple[str, ...]:
+def _format_row(client: JsonObject) -> tuple[str, ...]:
     last = client.get("last_call") or client.get("lastCall")
     name, process = " ".join(client["name"].split()) or "-", str(client["pid"] or "-")
     times = _to_time(client["since"]), _to_time(last) if last else "never"

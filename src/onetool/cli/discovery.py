@@ -1,10 +1,11 @@
 """Calls tools of the `ot` pack and prints their results, for the commands `tools`, `search` and `help`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import check_settings
 from onetool.cli.terminal import CommandOutput
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -14,7 +15,7 @@ async def show_result(
     app: "OneTool",
     output: CommandOutput,
     tool: str,
-    arguments: Mapping[str, Any],
+    arguments: JsonMapping,
     *,
     progress: str,
     to_text: Callable[[Any], str],

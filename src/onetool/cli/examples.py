@@ -18,6 +18,7 @@ from onetool.cli.outcomes import FAILED, OK, SKIPPED, CheckOutcome
 from onetool.core.context import Permission, sort_permissions
 from onetool.core.tool import Tool
 from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool_child.json_types import JsonObject
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 CHECKER = doctest.OutputChecker()
@@ -98,7 +99,7 @@ def _reject_example(tool: Tool, error: Exception) -> CheckOutcome:
 # --- comparison -----------------------------------------------------------------------------------------------------
 
 
-def _parse_results(printed: str) -> Iterator[dict[str, Any]]:
+def _parse_results(printed: str) -> Iterator[JsonObject]:
     """Yield the results that the run printed. Other lines come from threads of an example."""
     for line in printed.splitlines():
         with suppress(ValueError):
@@ -108,7 +109,7 @@ def _parse_results(printed: str) -> Iterator[dict[str, Any]]:
 
 
 def _judge_all(
-    tool: str, examples: list[doctest.Example], results: Iterable[dict[str, Any]], failure: str, *, effects: bool
+    tool: str, examples: list[doctest.Example], results: Iterable[JsonObject], failure: str, *, effects: bool
 ) -> Iterator[CheckOutcome]:
     """Yield the outcome of each example. If the run failed, the first example without a result is its cause."""
     for example, result in zip_longest(examples, results):

@@ -14,7 +14,7 @@ import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool import paths
 from onetool.cli import settings_file
@@ -37,6 +37,7 @@ from onetool.util.secret_finder import find_secrets
 if TYPE_CHECKING:
     from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
+    from onetool_child.json_types import JsonObject
 
 QUESTION = "Which tools does {server} have in OneTool?"
 
@@ -249,7 +250,7 @@ def _write(before: text_files.TextFile, text: str) -> str:
 
 
 def _render_json(plan: ImportPlan, diff: str, done: list[str]) -> str:
-    data: dict[str, Any] = {
+    data: JsonObject = {
         "file": str(plan.config.path),
         "servers": list(plan.result.servers),
         "secrets": list(plan.result.secrets),

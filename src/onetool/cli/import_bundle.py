@@ -43,6 +43,7 @@ from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool.util.text import pluralize
+from onetool_child.json_types import JsonMapping, JsonObject
 
 SECTION, KEY = "http", "allowedHosts"
 MAX_PROBLEMS = 10
@@ -245,7 +246,7 @@ def _allow_secrets(report: Report, options: argparse.Namespace) -> None:
 # --- output --------------------------------------------------------------------------------------------------------
 
 
-def _to_json(report: Report) -> dict[str, Any]:
+def _to_json(report: Report) -> JsonObject:
     return {
         "bundle": report.slug,
         "folder": str(bundles_directory(report.loaded)),
@@ -266,7 +267,7 @@ def _to_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _to_camel_case(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _to_camel_case(pairs: list[tuple[str, Any]]) -> JsonObject:
     from pydantic.alias_generators import to_camel
 
     return {to_camel(name): value for name, value in pairs}
@@ -356,7 +357,7 @@ def _next_steps(report: Report) -> Iterator[str]:
 # --- example -------------------------------------------------------------------------------------------------------
 
 
-def _effort(entry: tuple[str, Mapping[str, Any]]) -> tuple[bool, int]:
+def _effort(entry: tuple[str, JsonMapping]) -> tuple[bool, int]:
     reads = entry[1].get("httpImpl", {}).get("method", "GET") == "GET"
     return not reads, len(entry[1]["argSchema"].get("required", ()))
 

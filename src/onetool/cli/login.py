@@ -3,9 +3,8 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from onetool.cli.app_runner import run_with_settings
@@ -13,6 +12,7 @@ from onetool.cli.terminal import Progress
 from onetool.core.render import render
 from onetool.errors import ToolError
 from onetool.util.text import pluralize
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -109,7 +109,7 @@ async def _list_tools(app: "OneTool", identity: "Identity") -> int | None:
         return None
 
 
-def _describe(identity: "Identity", state: Mapping[str, Any], tools: int | None) -> str:
+def _describe(identity: "Identity", state: JsonMapping, tools: int | None) -> str:
     user = f" as {state['user']}" if state["user"] else ""
     listed = "" if tools is None else f" It has {pluralize(tools, 'tool')}."
     expiry = f" until {state['expires_at']}" if state["expires_at"] and not state["refreshes"] else ""

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from textwrap import indent
-from typing import Any
 
 from onetool.cli.terminal import dim, green, red, yellow
 from onetool.util.problem import OK as NOTE, PROBLEM, WARNING, Problem
 from onetool.util.text import shorten
+from onetool_child.json_types import JsonObject
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 COLORS = {OK: green, FAILED: red, SKIPPED: yellow}
@@ -28,7 +28,7 @@ class CheckOutcome:
     detail: str = ""
     tool: str = ""  # empty for a test
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "kind": "example" if self.tool else "test",
             "tool": self.tool or None,
@@ -54,7 +54,7 @@ class PackReport:
     def counts(self) -> dict[str, int]:
         return {word: sum(each.status == status for each in self.outcomes) for word, status in COUNTS.items()}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             **self.counts,
             "problems": [problem.to_json() for problem in self.problems],

@@ -5,9 +5,10 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.errors import ToolError
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.util.running_servers import ServerEntry
@@ -62,7 +63,7 @@ def _wait_for_answers(user: Path, generation: int, seconds: float) -> "list[Serv
         time.sleep(POLL_SECONDS)
 
 
-def _describe(entry: "ServerEntry", generation: int) -> dict[str, Any]:
+def _describe(entry: "ServerEntry", generation: int) -> JsonObject:
     has_answered = entry.generation >= generation
     answer = entry.answer if has_answered else "no response in time; see its log"
     return {

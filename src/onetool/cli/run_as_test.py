@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pprint import pformat
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from onetool.errors import ToolError
 from onetool.runs.model import DurableCall, DurableRunRecord
 from onetool.runs.replay import check_replayable, list_answered
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonMapping, JsonObject
 
 WIDTH: Final = 110
 SPECIAL_FLOATS: Final = frozenset({"inf", "nan"})  # as pformat writes them
@@ -44,7 +45,7 @@ def write_test(
     """
     answered = list_answered(calls)
     check_replayable(run, answered)
-    outcome: Mapping[str, Any] = json.loads(run.outcome or "{}")
+    outcome: JsonMapping = json.loads(run.outcome or "{}")
     recorded = [
         {
             "tool": call.tool,
@@ -86,9 +87,7 @@ def write_test(
     )
 
 
-def _check_replay(
-    run: DurableRunRecord, code: str, calls: list[dict[str, Any]], value: Any, message: str | None
-) -> None:
+def _check_replay(run: DurableRunRecord, code: str, calls: list[JsonObject], value: Any, message: str | None) -> None:
     """Raise unless the replay returns this value, or raises an error with this message."""
     from onetool.testing import replay
 

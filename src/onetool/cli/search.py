@@ -1,13 +1,14 @@
 """Search for tools, packs, snippets and aliases by name, misspelled name or purpose."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_here
 from onetool.cli.discovery import show_result
 from onetool.cli.terminal import CommandOutput
 from onetool.core.render import render
 from onetool.util.text import quote
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -33,7 +34,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
-    def to_text(hits: list[dict[str, Any]]) -> str:
+    def to_text(hits: list[JsonObject]) -> str:
         return render(hits, "json") if options.json else _text(hits, query)
 
     query = _check(options)
@@ -50,7 +51,7 @@ def _check(options: argparse.Namespace) -> str:
     return query
 
 
-def _text(hits: list[dict[str, Any]], query: str) -> str:
+def _text(hits: list[JsonObject], query: str) -> str:
     if not hits:
         return f"Nothing matches {quote(query)}. Run `onetool tools` to list all tools."
     names = [f"${hit['name']}" if hit["kind"] == "snippet" else str(hit["name"]) for hit in hits]

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
@@ -16,6 +16,7 @@ from onetool.core.render import render
 from onetool.errors import ToolError
 from onetool.proxy.definitions import digest
 from onetool.util.text import pluralize, quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -169,7 +170,7 @@ def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
+async def _describe_server(app: "OneTool", name: str) -> JsonObject:
     """Return the state of a server from files. Nothing is started."""
     from onetool.oauth.sign_ins import make_server_target
 
@@ -194,7 +195,7 @@ async def _describe_server(app: "OneTool", name: str) -> dict[str, Any]:
     }
 
 
-def _render_server(server: Mapping[str, Any]) -> str:
+def _render_server(server: JsonMapping) -> str:
     tools = "tools not listed yet" if server["tools"] is None else pluralize(server["tools"], "tool")
     parts = [server["kind"], tools if server["enabled"] else "disabled"]
     lines = [f"{server['name']}  {', '.join(parts)}"]

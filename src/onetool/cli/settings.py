@@ -1,11 +1,12 @@
 """Show the last changes of the settings, made by commands and in the admin UI, and undo them."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.editing.edit_history import HistoryEntry
@@ -47,7 +48,7 @@ def _show(command: SettingsCommand, entries: "list[HistoryEntry]", *, as_json: b
     return 0
 
 
-def _describe(entry: "HistoryEntry") -> dict[str, Any]:
+def _describe(entry: "HistoryEntry") -> JsonObject:
     """Return an entry without the old texts of files, which may contain secrets."""
     fields = ("id", "at", "actor", "transport", "action", "names", "difference", "can_undo", "undoes")
     return {name: getattr(entry, name) for name in fields}

@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +15,7 @@ from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import print_notices
 from onetool.paths import find_directories
 from onetool.util.invisible import escape_invisible
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.clients.server_import import ServerImport
@@ -116,5 +117,5 @@ class SettingsCommand:
         return [*result.notes, *moved, *(f"Missing secret: onetool secret set {name}" for name in result.missing)]
 
     @staticmethod
-    def print_json(data: Mapping[str, Any]) -> None:
+    def print_json(data: JsonMapping) -> None:
         print(json.dumps(data, indent=2, ensure_ascii=False, default=str))

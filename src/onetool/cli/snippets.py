@@ -2,14 +2,14 @@
 
 import argparse
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.approver import RunJournal, confirm_person, open_journal
 from onetool.errors import ToolError, ToolNotFound
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.snippets.saved_snippets import SavedSnippet
@@ -59,7 +59,7 @@ def _list(saved: "SavedSnippetStorage", *, as_json: bool) -> int:
     return 0
 
 
-def _describe(snippet: "SavedSnippet") -> dict[str, Any]:
+def _describe(snippet: "SavedSnippet") -> JsonObject:
     return {
         "name": snippet.name,
         "agent": snippet.agent,
@@ -88,7 +88,7 @@ def _accept(journal: RunJournal, saved: "SavedSnippetStorage", snippet: "SavedSn
         raise ToolError(f"${snippet.name} was changed meanwhile; nothing was accepted", hint="run the command again")
 
 
-def _list_lines(body: str, params: Mapping[str, Any]) -> list[str]:
+def _list_lines(body: str, params: JsonMapping) -> list[str]:
     """Return the code with the defaults of its parameters, which are a part of what it does."""
     defaults = [f"    {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in params.items()]
     return [*(f"    {line}" for line in body.splitlines()), *(["  by default, with"] if defaults else []), *defaults]

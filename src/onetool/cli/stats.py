@@ -1,9 +1,8 @@
 """Show usage statistics and savings of all servers that share a data directory."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.terminal import format_table
@@ -11,6 +10,7 @@ from onetool.core.render import render
 from onetool.errors import ToolError
 from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
@@ -84,7 +84,7 @@ def _show_spending(app: "OneTool", options: argparse.Namespace) -> None:
     print("\n".join(format_table([SPENDING_HEADINGS, *lines], right=range(3, 9))))
 
 
-def _text(summary: Mapping[str, Any]) -> str:
+def _text(summary: JsonMapping) -> str:
     runs, savings = summary["runs"], summary["savings"]
     if not summary["total_calls"] and not runs["total"]:
         tool, period = summary["tool"], summary["period"]
@@ -104,7 +104,7 @@ def _text(summary: Mapping[str, Any]) -> str:
     return "\n".join([*head, "", *format_table(rows, right=range(1, 5))])
 
 
-def _row(tool: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(tool: JsonMapping) -> tuple[str, ...]:
     return tool["name"], f"{tool['calls']:,}", _rate(tool["success_rate"]), f"{tool['p50_ms']}", f"{tool['p95_ms']}"
 
 

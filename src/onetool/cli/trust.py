@@ -34,6 +34,7 @@ from onetool.paths import CONFIG, FOLDER, SECRETS, Directories, find_directories
 from onetool.util.problem import Problem
 from onetool.util.redact import REDACTED
 from onetool.util.secret_finder import names_before, spans
+from onetool_child.json_types import JsonMapping, JsonObject
 
 QUESTION = "Trust it? [y/N] "
 YES = frozenset({"y", "yes"})
@@ -170,7 +171,7 @@ def _is_about_secrets(error: Problem) -> bool:
 # --- contents ---------------------------------------------------------------------------------------------------------
 
 
-def _make_review(facts: Mapping[str, Any], changes: list[Change] | None) -> Review:
+def _make_review(facts: JsonMapping, changes: list[Change] | None) -> Review:
     config = _mapping(mask_secrets(facts.get(CONFIG)))
     agents = {**_mapping(config.get("agents"))}
     for file, content in facts.items():
@@ -200,7 +201,7 @@ def mask_secrets(value: Any, name: str = "") -> Any:
     return value
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> JsonMapping:
     return value if isinstance(value, dict) else {}
 
 
@@ -208,7 +209,7 @@ def _describe_servers(servers: Any) -> dict[str, Lines]:
     return {name: _describe_server(_mapping(server)) for name, server in _mapping(mask_secrets(servers)).items()}
 
 
-def _describe_server(server: Mapping[str, Any]) -> Lines:
+def _describe_server(server: JsonMapping) -> Lines:
     """Return the URL or the command, and all other settings of a server."""
     args = server["args"] if isinstance(server.get("args"), list) else []
     words = shlex.join(map(str, [server["command"], *args] if server.get("command") else args))
@@ -224,7 +225,7 @@ def _describe_server(server: Mapping[str, Any]) -> Lines:
     return [first, *_list_values({key: value for key, value in server.items() if key not in shown})]
 
 
-def _describe_agent(agent: Mapping[str, Any]) -> Lines:
+def _describe_agent(agent: JsonMapping) -> Lines:
     """Return the permissions, and all other settings of an agent."""
     granted = agent.get("permissions") or _mapping(agent.get("budgets")).get("permissions") or []
     listed = ", ".join(map(str, granted)) if isinstance(granted, list) else str(granted)
@@ -283,7 +284,7 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _to_json(project: Path, review: Review, is_trusted: bool) -> dict[str, Any]:
+def _to_json(project: Path, review: Review, is_trusted: bool) -> JsonObject:
     return {
         "folder": str(project),
         "trusted": is_trusted,

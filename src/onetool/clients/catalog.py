@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from onetool.clients.start_command import OneToolCommand
 from onetool.errors import ToolError
+from onetool_child.json_types import JsonObject
 
 ENTRY = "onetool"
 
@@ -70,7 +70,7 @@ class Client:
         project = [self.locate_file(machine, project=True)] if self.project_file else []
         return [*project, self.locate_user_file(machine)]
 
-    def make_entry(self, start: OneToolCommand, directory: Path | None) -> dict[str, Any]:
+    def make_entry(self, start: OneToolCommand, directory: Path | None) -> JsonObject:
         kind = {"type": "stdio"} if self.typed else {}
         env = {"env": {"OT_CWD": str(directory)}} if directory is not None else {}
         return {**kind, "command": start.command, "args": list(start.args), **env}

@@ -15,6 +15,7 @@ from onetool.clients import json_edit, toml_edit
 from onetool.clients.edits import line_number
 from onetool.clients.text_files import TextFile
 from onetool.errors import ConfigError, ToolError
+from onetool_child.json_types import JsonMapping, JsonObject
 
 _KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
 
@@ -28,8 +29,8 @@ class ClientServers:
     """The servers of one file and its digest. `inputs` are VS Code's input variables, `notes` messages for the user."""
 
     file: Path
-    servers: Mapping[str, Any]
-    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    servers: JsonMapping
+    inputs: Mapping[str, JsonMapping] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     digest: str = ""
 
@@ -72,7 +73,7 @@ def _find_duplicates(document: json_edit.JsonDocument, root: json_edit.Node) -> 
                 yield f"{document.source}:{line}: duplicate server {server.key}; the last one is used"
 
 
-def _collect_servers(data: Any, source: str, directory: Path) -> tuple[dict[str, Any], list[str]]:
+def _collect_servers(data: Any, source: str, directory: Path) -> tuple[JsonObject, list[str]]:
     if not isinstance(data, dict):
         raise ToolError(f"invalid configuration {source}: expected an object")
     holders = [data, *([data["mcp"]] if isinstance(data.get("mcp"), dict) else [])]
@@ -88,9 +89,9 @@ def _collect_servers(data: Any, source: str, directory: Path) -> tuple[dict[str,
     return {name: server for servers in found for name, server in servers.items()}, notes
 
 
-def _find_project_servers(projects: Any, directory: Path) -> tuple[dict[str, Any], list[str]]:
+def _find_project_servers(projects: Any, directory: Path) -> tuple[JsonObject, list[str]]:
     """Return the private servers of a directory, which Claude Code keeps in ~/.claude.json under its path."""
-    own: dict[str, Any] = {}
+    own: JsonObject = {}
     others = []
     for path, project in projects.items() if isinstance(projects, dict) else ():
         servers = project.get("mcpServers") if isinstance(project, dict) else None
@@ -102,7 +103,7 @@ def _find_project_servers(projects: Any, directory: Path) -> tuple[dict[str, Any
     return own, others
 
 
-def _read_inputs(data: Any) -> dict[str, Mapping[str, Any]]:
+def _read_inputs(data: Any) -> dict[str, JsonMapping]:
     holders = [data, data.get("mcp")] if isinstance(data, dict) else []
     lists = [holder["inputs"] for holder in holders if isinstance(holder, dict) and "inputs" in holder]
     every = [item for items in lists if isinstance(items, list) for item in items]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onetool.errors import ConfigError
+from onetool_child.json_types import JsonMapping, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def replace_value(data: Any, path: Sequence[str], value: Any) -> Any:
     return {**around, path[0]: replace_value(around.get(path[0]), path[1:], value)}
 
 
-def merge_entry(old: Any, new: Mapping[str, Any], updated_keys: Sequence[str]) -> dict[str, Any]:
+def merge_entry(old: Any, new: JsonMapping, updated_keys: Sequence[str]) -> JsonObject:
     """Return the update of an entry: all of `new`, or only the keys in `updated_keys` if the entry exists."""
     if not isinstance(old, dict):
         return dict(new)

@@ -7,7 +7,7 @@ the last one wins, as in other JSON parsers.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -25,6 +25,7 @@ from onetool.clients.edits import (
 )
 from onetool.errors import ConfigError
 from onetool.util.problem import Location
+from onetool_child.json_types import JsonMapping
 
 MAX_DEPTH: Final = 200
 TOO_DEEP: Final = "is nested too deeply"
@@ -116,9 +117,7 @@ def parse(text: str, source: str) -> Any:
     return {} if root is None else root.value
 
 
-def edits_for(
-    text: str, source: str, path: Sequence[str], new: Mapping[str, Any], updated_keys: Sequence[str]
-) -> list[Edit]:
+def edits_for(text: str, source: str, path: Sequence[str], new: JsonMapping, updated_keys: Sequence[str]) -> list[Edit]:
     """Return the edits that put `new` at the path. In an existing entry, only the keys in `updated_keys` change."""
     document = JsonDocument(text, source)
     if document.root is None:
@@ -142,7 +141,7 @@ class _Editor:
         indented = re.search(r'[\r\n]([ \t]+)"', document.text)
         self._unit = indented[1] if indented else "  "
 
-    def edits(self, node: Node, path: Sequence[str], new: Mapping[str, Any], updated_keys: Sequence[str]) -> list[Edit]:
+    def edits(self, node: Node, path: Sequence[str], new: JsonMapping, updated_keys: Sequence[str]) -> list[Edit]:
         is_flat = False
         for depth in range(len(path) + 1):
             if not isinstance(node.value, dict):
@@ -156,7 +155,7 @@ class _Editor:
                 node = found
         return self._update(node, {key: new[key] for key in updated_keys if key in new}, is_flat)
 
-    def _update(self, node: Node, wanted: Mapping[str, Any], is_flat: bool) -> list[Edit]:
+    def _update(self, node: Node, wanted: JsonMapping, is_flat: bool) -> list[Edit]:
         edits, missing = [], {}
         for key, value in wanted.items():
             found = self._find(node, key)
@@ -169,7 +168,7 @@ class _Editor:
                 edits.append(Edit(found.start, found.end, self._render(value, self._indent(found.start), in_one_line)))
         return edits + (self._add(node, missing, is_flat) if missing else [])
 
-    def _add(self, node: Node, new: Mapping[str, Any], is_flat: bool) -> list[Edit]:
+    def _add(self, node: Node, new: JsonMapping, is_flat: bool) -> list[Edit]:
         """Add after the last member and the comments in its line; the comma follows the value directly."""
         members = self._document.members(node)
         if not members:
@@ -186,7 +185,7 @@ class _Editor:
             return [insertion(at, inserted + ",")]
         return [insertion(end, "," + inserted)] if at == end else [insertion(end, ","), insertion(at, inserted)]
 
-    def _add_first(self, node: Node, new: Mapping[str, Any], is_flat: bool) -> Edit:
+    def _add_first(self, node: Node, new: JsonMapping, is_flat: bool) -> Edit:
         """Add to an object that is empty or contains only comments."""
         comments = _LAST_COMMENT.match(self._text, node.start + 1)
         at = comments.end() if comments else node.start + 1
@@ -196,7 +195,7 @@ class _Editor:
         closing = "" if {"\n", "\r"} & set(self._text[at : self._document.skip(at)]) else self._line_break + outer
         return insertion(at, self._members(new, outer + self._unit, is_flat) + closing)
 
-    def _members(self, new: Mapping[str, Any], indent: str, is_flat: bool, is_tight: bool = False) -> str:
+    def _members(self, new: JsonMapping, indent: str, is_flat: bool, is_tight: bool = False) -> str:
         is_tight = is_tight and is_flat
         before, colon = ("" if is_tight else " ") if is_flat else self._line_break + indent, ":" if is_tight else ": "
         return ",".join(

@@ -22,6 +22,7 @@ from onetool.util.secret_finder import (
     split_scheme,
     unclear_options,
 )
+from onetool_child.json_types import JsonMapping, JsonObject
 
 PROJECT = "project"
 _EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})
@@ -31,7 +32,7 @@ _EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})
 class ImportTarget:
     """The state before the import: existing servers, secrets, packs and environment variables."""
 
-    servers: Mapping[str, Any]
+    servers: JsonMapping
     secrets: Mapping[str, str]
     packs: frozenset[str]
     env: Mapping[str, str]
@@ -42,7 +43,7 @@ class ImportTarget:
 
 @dataclass(slots=True)
 class ServerImport:
-    servers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    servers: dict[str, JsonObject] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class _Importer:
         self._warn_about_secrets(name, hidden)
         self._add_or_skip(name, unique, hidden)
 
-    def _add_or_skip(self, name: str, unique: str, entry: dict[str, Any]) -> None:
+    def _add_or_skip(self, name: str, unique: str, entry: JsonObject) -> None:
         if unique != name:
             self.result.notes.append(f"{name}: renamed to {unique}, because code needs a valid Python name")
         old = self._target.servers.get(unique)
@@ -122,7 +123,7 @@ class _Importer:
         self._names.add(unique)
         return unique
 
-    def _move_secrets(self, server: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def _move_secrets(self, server: str, entry: JsonMapping) -> JsonObject:
         """Replace every secret of a server by a reference and collect the secret for secrets.yaml."""
         changed = dict(entry)
         for key in ("env", "headers"):
@@ -156,7 +157,7 @@ class _Importer:
             self.result.secrets[name] = secret
         return f"${{{name}}}"
 
-    def _set_project_directory(self, entry: dict[str, Any], directory: Path) -> dict[str, Any]:
+    def _set_project_directory(self, entry: JsonObject, directory: Path) -> JsonObject:
         """Set `cwd` for relative paths, because a server of the user's settings starts in a private directory."""
         if not self._target.is_user or "command" not in entry or "cwd" in entry:
             return entry
@@ -164,7 +165,7 @@ class _Importer:
             return {**entry, "cwd": PROJECT}
         return entry
 
-    def _warn_about_secrets(self, name: str, entry: Mapping[str, Any]) -> None:
+    def _warn_about_secrets(self, name: str, entry: JsonMapping) -> None:
         if any(find_secrets(entry)):
             self.result.notes.append(
                 f"{name}: its settings contain a secret; run `onetool secret set NAME` and refer to it as ${{NAME}}"
@@ -200,7 +201,7 @@ def _find_workspace(file: Path, working_dir: Path, home: Path) -> Path:
     return around if file.parent.name in _EDITORS and around != home else working_dir
 
 
-def _validation_error(entry: Mapping[str, Any]) -> str | None:
+def _validation_error(entry: JsonMapping) -> str | None:
     from pydantic import ValidationError
 
     from onetool.config.model import Server

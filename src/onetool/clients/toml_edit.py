@@ -12,12 +12,13 @@ from typing import Any, Final
 from onetool.clients.edits import detect_line_break, line_number, merge_entry, replace_value, value_at, verify
 from onetool.errors import ConfigError
 from onetool.util.problem import Location
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_EDITED_CHARACTERS: Final = 500_000  # takes tomlkit ten seconds in the worst case
 _PLACE = re.compile(r" \(at line ([0-9]+), column [0-9]+\)$")
 
 
-def parse(text: str, source: str) -> dict[str, Any]:
+def parse(text: str, source: str) -> JsonObject:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
@@ -29,7 +30,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
         raise ConfigError(f"{source}: nested too deeply") from None
 
 
-def update(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], updated_keys: Sequence[str]) -> str:
+def update(text: str, source: str, path: Sequence[str], new: JsonMapping, updated_keys: Sequence[str]) -> str:
     """Return the text with `new` at the path. In an existing table, only the keys in `updated_keys` change."""
     data = parse(text, source)
     old = value_at(data, path)
@@ -46,14 +47,14 @@ def update(text: str, source: str, path: Sequence[str], new: Mapping[str, Any], 
     return verify(edited, lambda text: parse(text, source), wanted, message)
 
 
-def render(path: Sequence[str], new: Mapping[str, Any]) -> str:
+def render(path: Sequence[str], new: JsonMapping) -> str:
     """Return the table as TOML."""
     import tomlkit
 
     return f"[{tomlkit.key(list(path)).as_string()}]\n{tomlkit.dumps(_set_values(tomlkit.document(), new))}"
 
 
-def _replace_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) -> str:
+def _replace_values(text: str, path: Sequence[str], changes: JsonMapping) -> str:
     """Return the text with new values in an existing table; unchanged if tomlkit would change anything else."""
     import tomlkit
 
@@ -73,7 +74,7 @@ def _replace_values(text: str, path: Sequence[str], changes: Mapping[str, Any]) 
     return re.sub(r"(?<!\r)\n", "\r\n", edited) if has_only_crlf else edited
 
 
-def _set_values(table: Any, values: Mapping[str, Any]) -> Any:
+def _set_values(table: Any, values: JsonMapping) -> Any:
     import tomlkit
 
     for key, value in values.items():

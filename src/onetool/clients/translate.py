@@ -11,6 +11,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from onetool.clients.catalog import ENTRY
+from onetool_child.json_types import JsonMapping, JsonObject
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?::-.*)?", re.DOTALL)
@@ -34,12 +35,12 @@ class Translator:
     directory: Path
     home: Path
     is_known: Callable[[str], bool]
-    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    inputs: Mapping[str, JsonMapping] = field(default_factory=dict)
     is_gemini: bool = False
     notes: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
-    def translate(self, name: str, server: Mapping[str, Any]) -> dict[str, Any] | None:
+    def translate(self, name: str, server: JsonMapping) -> JsonObject | None:
         """Return the entry for onetool.yaml; None if the server cannot be imported, with the reason in `notes`."""
         raw = _flatten(server)
         entry = (
@@ -57,8 +58,8 @@ class Translator:
             self.notes.append(f"{name}: ignored unsupported keys: {', '.join(unsupported)}")
         return entry
 
-    def _translate_local(self, name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-        entry: dict[str, Any] = {"command": self._translate_string(name, raw["command"])}
+    def _translate_local(self, name: str, raw: JsonMapping) -> JsonObject:
+        entry: JsonObject = {"command": self._translate_string(name, raw["command"])}
         if args := raw.get("args"):
             entry["args"] = [self._translate_string(name, arg) for arg in _to_list(args)]
         # Codex passes these on from its own environment.
@@ -70,7 +71,7 @@ class Translator:
             entry["cwd"] = self._translate_string(name, raw["cwd"])
         return entry
 
-    def _translate_remote(self, name: str, raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _translate_remote(self, name: str, raw: JsonMapping) -> JsonObject | None:
         key = next((key for key in _URL_KEYS if isinstance(raw.get(key), str) and raw[key]), None)
         if key is None:
             self.notes.append(f"{name}: skipped, because it has neither a command nor a URL")
@@ -80,21 +81,21 @@ class Translator:
             kind = raw.get("type") or raw.get("transport")
             self.notes.append(f"{name}: skipped, because transport {kind} is not supported (expected http or sse)")
             return None
-        entry: dict[str, Any] = {"url": self._translate_string(name, raw[key])}
+        entry: JsonObject = {"url": self._translate_string(name, raw[key])}
         if headers := self._translate_headers(name, raw):
             entry["headers"] = headers
         if transport == "sse":
             entry["transport"] = "sse"
         return entry
 
-    def _detect_transport(self, raw: Mapping[str, Any], key: str) -> str | None:
+    def _detect_transport(self, raw: JsonMapping, key: str) -> str | None:
         kind = next((raw[word] for word in ("type", "transport", "transportType") if raw.get(word)), None)
         if kind is not None and str(kind).lower() != "stdio":
             return _TRANSPORTS.get(str(kind).lower())
         has_sse_path = str(raw[key]).rstrip("/").endswith("/sse")
         return "sse" if has_sse_path or (self.is_gemini and key == "url") else "http"
 
-    def _translate_headers(self, name: str, raw: Mapping[str, Any]) -> dict[str, str]:
+    def _translate_headers(self, name: str, raw: JsonMapping) -> dict[str, str]:
         headers = self._translate_strings(name, raw.get("headers")) | self._translate_strings(
             name, raw.get("http_headers")
         )
@@ -180,7 +181,7 @@ def _escape_invalid(found: re.Match[str]) -> str:
     return found[0] if valid else f"${found[0]}"
 
 
-def _flatten(server: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(server: JsonMapping) -> JsonObject:
     """Move nested keys to the top: older Zed nests them below `command`, other clients below `transport`."""
     raw = dict(server)
     for key in ("command", "transport"):
@@ -190,8 +191,8 @@ def _flatten(server: Mapping[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def _translate_limits(raw: Mapping[str, Any]) -> dict[str, Any]:
-    entry: dict[str, Any] = {}
+def _translate_limits(raw: JsonMapping) -> JsonObject:
+    entry: JsonObject = {}
     milliseconds = not raw.get("tool_timeout_sec")
     timeout = raw.get("timeout") if milliseconds else raw["tool_timeout_sec"]
     if isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0:
@@ -202,7 +203,7 @@ def _translate_limits(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**entry, "tools": tools} if tools else entry
 
 
-def _collect_names(raw: Mapping[str, Any], *keys: str) -> list[str]:
+def _collect_names(raw: JsonMapping, *keys: str) -> list[str]:
     return [str(name) for key in keys for name in _to_list(raw.get(key)) if name]
 
 

@@ -4,7 +4,7 @@ The result is parsed again: it must equal the old data with the change, or nothi
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -23,9 +23,10 @@ from onetool.clients.yaml_nodes import (
 from onetool.clients.yaml_text import render_lines
 from onetool.errors import ConfigError
 from onetool.util import yaml_loader
+from onetool_child.json_types import JsonMapping, JsonObject
 
 
-def parse_mapping(text: str, source: str, *, typed: bool = True) -> dict[str, Any]:
+def parse_mapping(text: str, source: str, *, typed: bool = True) -> JsonObject:
     data = yaml_loader.read(text, source, typed=typed).data if text.strip("\ufeff \t\r\n") else None
     if data is not None and not isinstance(data, dict):
         raise ConfigError(f"{source}:1: the file must contain `key: value` lines")
@@ -43,7 +44,7 @@ def read_list(text: str, source: str, section: str, key: str) -> list[Any]:
     return found
 
 
-def add_keys(text: str, source: str, section: str | None, new: Mapping[str, Any]) -> str:
+def add_keys(text: str, source: str, section: str | None, new: JsonMapping) -> str:
     """Return the text with these keys under a section, or at the top without one."""
     if not new:
         return text
@@ -80,7 +81,7 @@ def remove_value(text: str, source: str, path: Sequence[str]) -> str:
     return update(text, source, _with_value(data, path[:-1], rest))
 
 
-def update(text: str, source: str, wanted: Mapping[str, Any], *, typed: bool = True) -> str:
+def update(text: str, source: str, wanted: JsonMapping, *, typed: bool = True) -> str:
     """Return the text with this data. Only what differs is changed."""
     edited = _Editor(text, source).change((), parse_mapping(text, source, typed=typed), dict(wanted))
     try:
@@ -126,7 +127,7 @@ class _Editor:
             self._apply(replace_at(self._text, place, new))
         return self._text
 
-    def _change_members(self, path: KeyPath, old: dict[str, Any], new: dict[str, Any]) -> None:
+    def _change_members(self, path: KeyPath, old: JsonObject, new: JsonObject) -> None:
         for name in [name for name in old if name in new]:
             self.change((*path, name), old[name], new[name])
         added = {name: value for name, value in new.items() if name not in old}
@@ -135,7 +136,7 @@ class _Editor:
         for name in [name for name in old if name not in new]:  # at last: a mapping in block style cannot be empty
             self._apply(remove_member(self._text, self._find(path).value, name))
 
-    def _add_at_end(self, new: Mapping[str, Any]) -> Edit:
+    def _add_at_end(self, new: JsonMapping) -> Edit:
         text, root = self._text, compose(self._text, self._source)
         line_break = detect_line_break(text)
         if root is not None and root.flow_style:

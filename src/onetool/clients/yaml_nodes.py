@@ -10,6 +10,7 @@ from typing import Any
 from onetool.clients.edits import Edit, detect_line_break, insertion, line_start
 from onetool.clients.yaml_text import flow, needs_block, render_lines
 from onetool.errors import ConfigError
+from onetool_child.json_types import JsonMapping
 
 KeyPath = tuple[str | int, ...]
 
@@ -55,7 +56,7 @@ def find_place(root: Any, path: KeyPath) -> Place | None:
 # --- adding ----------------------------------------------------------------------------------------------------------
 
 
-def add_entries(text: str, place: Place, new: Mapping[str, Any] | list[Any]) -> Edit:
+def add_entries(text: str, place: Place, new: JsonMapping | list[Any]) -> Edit:
     """Return the edit that adds members to a mapping or items to the end of a list."""
     value, line_break = place.value, detect_line_break(text)
     if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` are empty

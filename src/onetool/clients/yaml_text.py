@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from onetool_child.json_types import JsonMapping
+
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
@@ -19,7 +21,7 @@ def flow(value: Any) -> str:
     return render_scalar(value)
 
 
-def render_lines(new: Mapping[str, Any] | list[Any], indent: str) -> list[str]:
+def render_lines(new: JsonMapping | list[Any], indent: str) -> list[str]:
     """Return the members of a mapping or the items of a list in block style."""
     if not isinstance(new, Mapping):
         return [f"{indent}- {flow(item)}" for item in new]

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Set as AbstractSet
 from itertools import accumulate
 from typing import Any, Final
 
-from onetool.core.schema import JSON, Schema
+from onetool.core.schema import Schema
 from onetool.core.schema_work import WORK_PER_STATE, is_expensive, weigh_pattern
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
+from onetool_child.json_types import JsonObject
 
 MAX_SCHEMA_BYTES: Final = 1 << 19  # which take up to 0.15 s to compile
 MAX_REFERENCES: Final = 2_000  # which take up to 0.1 s to compile
@@ -88,7 +89,7 @@ class ForeignSchema(Schema):
         return sum(map(weigh_pattern, patterns)), _count_values(_dump(self._linear_json))
 
     @functools.cached_property
-    def _linear_json(self) -> JSON:
+    def _linear_json(self) -> JsonObject:
         """The schema without the unchecked patterns."""
         self._check_size()
         if not self._unchecked_patterns:
@@ -112,14 +113,14 @@ class ForeignSchema(Schema):
             raise ArgumentError(f"invalid schema of the tool: {reason}", reason=reason)
 
     @property
-    def _checked_json(self) -> JSON:
+    def _checked_json(self) -> JsonObject:
         return self._linear_json
 
     def _make_pattern_options(self) -> Any:
         return _make_linear_options()
 
 
-async def check_arguments(schema: Schema, args: JSON, *, is_exact: bool = False) -> JSON:
+async def check_arguments(schema: Schema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
     """Return the valid arguments, as `Schema.check` does."""
     if not isinstance(schema, ForeignSchema) or not schema.is_costly(args, is_converted=True):
         return schema.check(args, is_exact=is_exact)
@@ -137,11 +138,11 @@ async def find_problem(schema: Schema, value: Any) -> str | None:
     return await anyio.to_thread.run_sync(find_problem_in_process, schema, value)
 
 
-def check_in_process(schema: ForeignSchema, args: JSON, *, is_exact: bool = False) -> JSON:
+def check_in_process(schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
     answer = _call_process(schema, args, is_check=True, is_exact=is_exact)
     if "args" not in answer:
         raise ArgumentError(answer["problem"], path=answer["path"], reason=answer["reason"])
-    checked: JSON = answer["args"]
+    checked: JsonObject = answer["args"]
     return checked
 
 
@@ -168,7 +169,7 @@ def _make_linear_options() -> Any:
     return jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
 
 
-def _list_objects(schema: Any) -> Iterator[JSON]:
+def _list_objects(schema: Any) -> Iterator[JsonObject]:
     """Yield all objects in a schema, at any depth."""
     parts = [schema]
     for part in parts:  # which grows
@@ -179,7 +180,7 @@ def _list_objects(schema: Any) -> Iterator[JSON]:
             parts += part
 
 
-def _list_patterns(holder: JSON) -> list[str]:
+def _list_patterns(holder: JsonObject) -> list[str]:
     """Return the patterns directly in an object."""
     pattern = holder.get("pattern")
     names = holder.get("patternProperties")
@@ -204,7 +205,7 @@ def _count_values(text: bytes) -> int:
 # --- the other process -------------------------------------------------------------------------------------------
 
 
-def _call_process(schema: ForeignSchema, value: Any, *, is_check: bool, is_exact: bool = False) -> JSON:
+def _call_process(schema: ForeignSchema, value: Any, *, is_check: bool, is_exact: bool = False) -> JsonObject:
     import subprocess  # commands that validate nothing start faster without it
 
     request = {
@@ -234,7 +235,7 @@ def _call_process(schema: ForeignSchema, value: Any, *, is_check: bool, is_exact
         ) from None
     if child.returncode:
         raise ToolError("validating the data took too much time or memory; simplify the schema, or use less data")
-    answer: JSON = json.loads(child.stdout)
+    answer: JsonObject = json.loads(child.stdout)
     if "invalid" in answer:
         raise ArgumentError(answer["invalid"], reason=answer["reason"])
     return answer
@@ -253,7 +254,7 @@ def main() -> None:
     sys.stdout.write(json.dumps(_validate(json.load(sys.stdin))))
 
 
-def _validate(request: JSON) -> JSON:
+def _validate(request: JsonObject) -> JsonObject:
     schema = ForeignSchema.from_json(request["schema"])
     schema.are_references_limited = request["are_references_limited"]
     try:

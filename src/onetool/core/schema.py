@@ -1,6 +1,6 @@
 """JSON Schemas for the input and output of tools, and validation of values.
 
-A schema comes from a function (signature and docstring), from JSON, or from source code that is not executed. The
+A schema comes from a function (signature and docstring), from JsonObject, or from source code that is not executed. The
 schema of a function and the validator are created at first use, so that large catalogs cost nothing at startup.
 """
 
@@ -21,8 +21,8 @@ from onetool.core.source_types import MISSING, Scope, is_data
 from onetool.errors import ArgumentError
 from onetool.util.docstring import arguments as docstring_arguments
 from onetool_child.data import as_data
+from onetool_child.json_types import JsonMapping, JsonObject
 
-JSON = dict[str, Any]
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MAX_PROBLEM_CHARS = 1_000  # characters of a validation message
 VAGUE_TYPES: Final = ("Any", "object", "bytes")
@@ -37,7 +37,7 @@ UNEXPLAINED = "the value does not match the schema"
 MAX_ALL_OF_DEPTH = 3
 MAX_INTEGER = 10**40
 CONVERTIBLE = (float, list, dict)  # an integer may be a float, or in a list or an object
-NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JSON
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JsonObject
 DESCRIBED_KEYWORDS = {
     "format": "in the format",
     "minimum": ">=",
@@ -47,8 +47,8 @@ DESCRIBED_KEYWORDS = {
     "minLength": "of length >=",
     "maxLength": "of length <=",
 }
-ANY_OBJECT: Final[JSON] = {"type": "object"}
-PLAIN_TYPES: Final[dict[Any, JSON]] = {
+ANY_OBJECT: Final[JsonObject] = {"type": "object"}
+PLAIN_TYPES: Final[dict[Any, JsonObject]] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -65,11 +65,13 @@ PLAIN_TYPES: Final[dict[Any, JSON]] = {
 class Schema:
     """A JSON Schema with its validator."""
 
-    def __init__(self, make: Callable[[], JSON], get_signature: Callable[[], inspect.Signature] | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], JsonObject], get_signature: Callable[[], inspect.Signature] | None = None
+    ) -> None:
         self._make, self._get_signature = make, get_signature or inspect.Signature
 
     @classmethod
-    def from_json(cls, schema: Mapping[str, Any]) -> Self:
+    def from_json(cls, schema: JsonMapping) -> Self:
         return cls(lambda: dict(schema))
 
     @classmethod
@@ -83,7 +85,7 @@ class Schema:
     def from_source(cls, source: str, function: str) -> Self:
         """Create a schema from the source of a module, which is parsed but not executed."""
 
-        def make() -> JSON:
+        def make() -> JsonObject:
             definition = _find_definition(source, function)
             return _schema_from_signature(parse_signature(definition), ast.get_docstring(definition))
 
@@ -98,11 +100,11 @@ class Schema:
         return cls(lambda: schema, lambda: inspect.Signature(plain))
 
     @functools.cached_property
-    def json(self) -> JSON:
+    def json(self) -> JsonObject:
         return self._make()
 
     @functools.cached_property
-    def properties(self) -> Mapping[str, JSON]:
+    def properties(self) -> Mapping[str, JsonObject]:
         """The schema of each argument; boolean schemas become empty ones."""
         parts = self.json.get("properties", {}).items()
         return {name: part if isinstance(part, dict) else {} for name, part in parts}
@@ -112,7 +114,7 @@ class Schema:
         return frozenset(self.json.get("required", ()))
 
     @functools.cached_property
-    def _kinds(self) -> Mapping[str, Any]:
+    def _kinds(self) -> JsonMapping:
         return {name: each.kind for name, each in self._get_signature().parameters.items()}
 
     @functools.cached_property
@@ -136,7 +138,7 @@ class Schema:
         return self.json.get("additionalProperties", True) is not False
 
     @functools.cached_property
-    def defaults(self) -> Mapping[str, Any]:
+    def defaults(self) -> JsonMapping:
         return {name: part["default"] for name, part in self.properties.items() if "default" in part}
 
     def problem(self, value: Any) -> str | None:
@@ -198,7 +200,7 @@ class Schema:
             rules.append(f"of {resolve_reference(schema['items'], self.json).get('type', 'values')}")
         return _shorten(" ".join([kind, *rules]))
 
-    def check(self, args: JSON, *, is_exact: bool = False) -> JSON:
+    def check(self, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
         """Return the valid arguments; raise otherwise.
 
         Unless `is_exact` is set, numbers and booleans in strings are converted where the schema declares nothing else.
@@ -216,16 +218,16 @@ class Schema:
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
         return self._convert_integers(args)
 
-    def _raise_mismatch(self, args: JSON) -> NoReturn:
+    def _raise_mismatch(self, args: JsonObject) -> NoReturn:
         text, path, reason = self._mismatch(args) or (UNEXPLAINED, [], UNEXPLAINED)
         raise ArgumentError(text, path=path, reason=reason)
 
-    def _omit_none(self, args: JSON) -> JSON:
+    def _omit_none(self, args: JsonObject) -> JsonObject:
         """Return the arguments without those that are None, which signatures show as the default of optional ones."""
         optional = self.properties.keys() - self.required - self.defaults.keys()
         return {name: value for name, value in args.items() if value is not None or name not in optional}
 
-    def _convert_integers(self, args: JSON) -> JSON:
+    def _convert_integers(self, args: JsonObject) -> JsonObject:
         for name, part in self._integer_properties.items():
             if name in args:
                 args[name] = _convert_integers(args[name], part, self.json)
@@ -233,7 +235,7 @@ class Schema:
             args |= {name: _convert_integers(args[name], rest, self.json) for name in args.keys() - self.properties}
         return args
 
-    def _convert_strings(self, args: JSON) -> JSON:
+    def _convert_strings(self, args: JsonObject) -> JsonObject:
         """Convert strings such as "3" and "true" in place where the validator requires a number or a boolean."""
         copied: set[int] = set()
         if self._is_expensive(args):
@@ -250,7 +252,7 @@ class Schema:
         return args
 
     @functools.cached_property
-    def _integer_properties(self) -> Mapping[str, JSON]:
+    def _integer_properties(self) -> Mapping[str, JsonObject]:
         if "'integer'" not in str(self.json):
             return {}
         parts = self.properties.items()
@@ -274,7 +276,7 @@ class Schema:
             raise ArgumentError(f"invalid schema of the tool: {error}", reason=str(error)) from None
 
     @property
-    def _checked_json(self) -> JSON:
+    def _checked_json(self) -> JsonObject:
         """The part of the schema that the validator checks."""
         return self.json
 
@@ -355,7 +357,7 @@ def parse_scalar(text: str, kind: str) -> int | float | bool | None:
     return value if isfinite(value) and Decimal(repr(value)) == exact else None
 
 
-def _convert_integers(value: Any, schema: Any, root: JSON) -> Any:
+def _convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
     """Return the value with integral floats such as 3.0 as integers where the schema declares only integers."""
     if not isinstance(value, CONVERTIBLE):
         return value
@@ -378,7 +380,7 @@ def _convert_integers(value: Any, schema: Any, root: JSON) -> Any:
     return value
 
 
-def _list_alternatives(schema: Any, root: JSON) -> Iterator[JSON]:
+def _list_alternatives(schema: Any, root: JsonObject) -> Iterator[JsonObject]:
     """Yield a schema and the alternatives in it, each once: references may form cycles."""
     seen: set[int] = set()
     pending = [schema]
@@ -392,12 +394,12 @@ def _list_alternatives(schema: Any, root: JSON) -> Iterator[JSON]:
                 pending.append(resolve_reference(each, root))
 
 
-def _list_types(schema: Mapping[str, Any]) -> set[str]:
+def _list_types(schema: JsonMapping) -> set[str]:
     declared = schema.get("type", [])
     return {declared} if isinstance(declared, str) else set(declared)
 
 
-def resolve_reference(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolve_reference(schema: Any, root: JsonMapping) -> JsonMapping:
     """Return the schema that `$ref` names, if it is in the same document; boolean schemas become empty ones."""
     for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
@@ -411,12 +413,12 @@ def resolve_reference(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]
     return schema if isinstance(schema, Mapping) else {}
 
 
-def flatten_schema(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Mapping[str, Any]:
+def flatten_schema(schema: Any, root: JsonMapping, depth: int = 0) -> JsonMapping:
     """Return the schema with its reference resolved and the fields of all parts of `allOf`."""
     found = resolve_reference(schema, root)
     if not isinstance(parts := found.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
         return found
-    merged: JSON = {key: value for key, value in found.items() if key != "allOf"}
+    merged: JsonObject = {key: value for key, value in found.items() if key != "allOf"}
     properties, required = dict(found.get("properties") or {}), list(found.get("required") or ())
     for part in islice((flatten_schema(each, root, depth + 1) for each in parts), MAX_CHOICES):
         properties.update(part.get("properties") or {})
@@ -456,11 +458,11 @@ def _is_hashable(value: object) -> bool:
     return type(value).__hash__ is not None
 
 
-def _schema_from_signature(signature: inspect.Signature, docstring: str | None) -> JSON:
+def _schema_from_signature(signature: inspect.Signature, docstring: str | None) -> JsonObject:
     descriptions = docstring_arguments(docstring)
     parts, definitions = _describe_types({name: each.annotation for name, each in signature.parameters.items()})
-    properties: JSON = {}
-    schema: JSON = {"type": "object", "properties": properties, "additionalProperties": False}
+    properties: JsonObject = {}
+    schema: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
     required: list[str] = []
     for name, parameter in signature.parameters.items():
         part = dict(parts[name])
@@ -481,13 +483,13 @@ def _schema_from_signature(signature: inspect.Signature, docstring: str | None) 
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def schema_for_type(annotation: Any) -> JSON:
+def schema_for_type(annotation: Any) -> JsonObject:
     """Return the schema of a type, with the classes it uses in `$defs`."""
     parts, definitions = _describe_types({"": annotation})
     return {**parts[""], "$defs": definitions} if definitions else parts[""]
 
 
-def _describe_types(annotations: Mapping[str, Any]) -> tuple[dict[str, JSON], JSON]:
+def _describe_types(annotations: Mapping[str, Any]) -> tuple[dict[str, JsonObject], JsonObject]:
     """Return the schemas of types, and the definitions that they share. Pydantic is loaded only if types need it."""
     parts = {name: PLAIN_TYPES.get(each, {}) if _is_hashable(each) else {} for name, each in annotations.items()}
     rich = {name: each for name, each in annotations.items() if not _is_hashable(each) or each not in PLAIN_TYPES}

@@ -11,6 +11,8 @@ from math import inf
 from typing import Any, Final
 from urllib.parse import unquote
 
+from onetool_child.json_types import JsonMapping
+
 MAX_STEPS: Final = 5_000
 WORK_PER_STATE: Final = 4  # and character, in checks
 IN_PLACE: Final = ("not", "if", "then", "else")  # schemas for the same value
@@ -33,7 +35,7 @@ class _Unbounded(Exception):
     """The number of checks is not known, or the estimate takes too long."""
 
 
-def expands_too_far(schema: Mapping[str, Any], max_checks: int) -> bool:
+def expands_too_far(schema: JsonMapping, max_checks: int) -> bool:
     """Return whether any part of the schema may need more checks than `max_checks` for a single value."""
     estimate, parts = _Estimate(schema), [schema]
     try:
@@ -47,7 +49,7 @@ def expands_too_far(schema: Mapping[str, Any], max_checks: int) -> bool:
     return False
 
 
-def is_expensive(schema: Mapping[str, Any], value: Any, max_checks: int) -> bool:
+def is_expensive(schema: JsonMapping, value: Any, max_checks: int) -> bool:
     """Return whether a validator may make more checks than `max_checks`, if it remembers none of them."""
     try:
         return _Estimate(schema, min(MAX_STEPS, max_checks)).count(schema, value) > max_checks
@@ -79,7 +81,7 @@ def weigh_pattern(pattern: str) -> int:
 
 
 class _Estimate:
-    def __init__(self, root: Mapping[str, Any], max_steps: float = inf) -> None:
+    def __init__(self, root: JsonMapping, max_steps: float = inf) -> None:
         self._root = root
         self._steps_left = max_steps
         is_old = any(name in str(root.get("$schema")) for name in OLD_DRAFTS)
@@ -106,7 +108,7 @@ class _Estimate:
         if self._steps_left < 0:
             raise _Unbounded
 
-    def _weigh_keywords(self, schema: Mapping[str, Any], value: Any) -> int:
+    def _weigh_keywords(self, schema: JsonMapping, value: Any) -> int:
         """Return the work for keywords without schemas: lists of names and values, and patterns."""
         if value is None:
             return 0
@@ -124,11 +126,11 @@ class _Estimate:
             return lists + states * (sum(map(len, value)) + len(value))
         return lists
 
-    def _has_base(self, schema: Mapping[str, Any]) -> bool:
+    def _has_base(self, schema: JsonMapping) -> bool:
         """Return whether the schema has a base URI of its own, to which references inside of it are relative."""
         return any(isinstance(schema.get(name), str) for name in self._bases)
 
-    def _list_checks(self, schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
+    def _list_checks(self, schema: JsonMapping, value: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the schemas that are checked next, with their values."""
         if any(name in schema for name in UNRESOLVED):
             raise _Unbounded
@@ -168,5 +170,5 @@ def _list(part: Any) -> list[Any]:
     return part if isinstance(part, list) else [] if part is None else [part]
 
 
-def _mapping(part: Any) -> Mapping[str, Any]:
+def _mapping(part: Any) -> JsonMapping:
     return part if isinstance(part, Mapping) else {}

@@ -15,6 +15,7 @@ from typing import Any
 from onetool.core.schema import flatten_schema
 from onetool.core.tool import Tool
 from onetool.util.sanitize import clean
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.names import OWN_PACK, is_reserved
 
 TYPE_NAMES = {
@@ -45,13 +46,13 @@ def signature(tool: Tool) -> str:
     return clean_if_foreign(f"{_python_expression(tool.name)}({', '.join(parts)}){returns}", tool)
 
 
-def describe_signature(tool: Tool) -> dict[str, Any]:
+def describe_signature(tool: Tool) -> JsonObject:
     """Return the signature as data: `parameters` with `name`, `kind`, `type` and `default`, and `returns`."""
     parameters = [{**each, "type": clean_if_foreign(each["type"], tool)} for each in _list_parameters(tool)]
     return {"parameters": parameters, "returns": tool.returns}
 
 
-def _list_parameters(tool: Tool) -> Iterator[dict[str, Any]]:
+def _list_parameters(tool: Tool) -> Iterator[JsonObject]:
     schema, root = tool.input, tool.input.json
     for name, part in _sort_arguments(tool):
         if name == schema.variadic:
@@ -97,7 +98,7 @@ def is_python_name(name: str) -> bool:
     return name.isidentifier() and not iskeyword(name)
 
 
-def _format_parameter(about: Mapping[str, Any], tool: Tool) -> str:
+def _format_parameter(about: JsonMapping, tool: Tool) -> str:
     stars = {"variadic": "*", "keywords": "**"}.get(about["kind"], "")
     default = f" = {about['default']!r}" if "default" in about else ""
     if default and tool.source.startswith("proxy:") and "default" not in tool.input.properties[about["name"]]:
@@ -172,13 +173,13 @@ def clean_if_foreign(text: str, tool: Tool) -> str:
     return clean(text, MAX_CHARS) if tool.is_foreign else text
 
 
-def _sort_arguments(tool: Tool) -> list[tuple[str, Mapping[str, Any]]]:
+def _sort_arguments(tool: Tool) -> list[tuple[str, JsonMapping]]:
     """Return the arguments in the order of the schema, required ones first."""
     required = tool.input.required
     return sorted(tool.input.properties.items(), key=lambda item: item[0] not in required)
 
 
-def type_name(part: Any, root: Mapping[str, Any] | None = None, levels: int = 0) -> str:
+def type_name(part: Any, root: JsonMapping | None = None, levels: int = 0) -> str:
     """Return the Python type for a part of a schema, which may refer to definitions in `root`; `Any` if unknown.
 
     Objects are shown with their fields, like a TypedDict, up to this number of levels.
@@ -189,7 +190,7 @@ def type_name(part: Any, root: Mapping[str, Any] | None = None, levels: int = 0)
 class _TypeWriter:
     """A writer of one type. References can make a small schema very large or deep, so both are limited."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: JsonMapping) -> None:
         self._root, self._left, self._depth = root, MAX_TYPE_PARTS, 0
         self._open: list[Any] = []  # the objects around the part, to end recursion
 
@@ -203,7 +204,7 @@ class _TypeWriter:
         finally:
             self._depth -= 1
 
-    def _write_part(self, part: Mapping[str, Any], levels: int) -> str:
+    def _write_part(self, part: JsonMapping, levels: int) -> str:
         if "const" in part:
             return f"Literal[{part['const']!r}]"
         if isinstance(choices := part.get("enum"), list) and len(choices) <= MAX_CHOICES:
@@ -219,7 +220,7 @@ class _TypeWriter:
     def _join(self, names: Iterable[str]) -> str:
         return " | ".join(dict.fromkeys(names)) or "Any"
 
-    def _write_kind(self, kind: str, part: Mapping[str, Any], levels: int) -> str:
+    def _write_kind(self, kind: str, part: JsonMapping, levels: int) -> str:
         if kind == "array" and isinstance(part.get("items"), Mapping) and part["items"]:
             return f"list[{self.write(part['items'], levels)}]"
         if kind == "object" and isinstance(part.get("properties"), Mapping) and part["properties"]:
@@ -228,7 +229,7 @@ class _TypeWriter:
             return f"dict[str, {self.write(part['additionalProperties'], levels)}]"
         return TYPE_NAMES.get(kind, "Any")
 
-    def _write_fields(self, part: Mapping[str, Any], levels: int) -> str:
+    def _write_fields(self, part: JsonMapping, levels: int) -> str:
         """Return the fields of an object: all, or if these are too long, the required ones."""
         properties = part["properties"]
         if not levels or any(each is properties for each in self._open):

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar, overload
 
 from onetool.core.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
 from onetool.core.schema import Schema
+from onetool_child.json_types import JsonMapping
 
 DECLARED: Final = "__onetool__"
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -21,7 +22,7 @@ class Backend(Protocol):
     `warm_up(context)` starts what calls need, so that `identify` knows it.
     """
 
-    async def invoke(self, tool: "Tool", args: Mapping[str, Any], context: ToolContext) -> Any: ...
+    async def invoke(self, tool: "Tool", args: JsonMapping, context: ToolContext) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Tool:
     identity: str = ""  # under which calls of a stored tool are counted, whatever its name
     file: str = ""  # the source file of an extension's tool
     refresh: Callable[[], Awaitable[object]] | None = None  # re-reads its source
-    complete: Callable[[Mapping[str, Any], ToolContext], Awaitable[Mapping[str, Any]]] | None = None
+    complete: Callable[[JsonMapping, ToolContext], Awaitable[JsonMapping]] | None = None
     # returns the arguments that people are asked about, for arguments that mean something else later
 
     @property
@@ -81,7 +82,7 @@ class Tool:
         if warm_up is not None:
             await warm_up(context)
 
-    def continues(self, args: Mapping[str, Any]) -> bool:
+    def continues(self, args: JsonMapping) -> bool:
         return bool(self.continued_by and args.get(self.continued_by))
 
     @property
@@ -117,7 +118,7 @@ class Declaration:
 
     name: str | None = None
     permissions: frozenset[Permission] = frozenset()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: JsonMapping = field(default_factory=dict)
 
 
 @overload

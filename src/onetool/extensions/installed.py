@@ -17,7 +17,7 @@ from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from onetool.core.context import permissions
 from onetool.core.schema import ANY_OBJECT, Schema
@@ -25,6 +25,9 @@ from onetool.extensions import static_analysis
 from onetool.extensions.static_analysis import Extension, Function
 from onetool.util.docstring import description, example
 from onetool.util.problem import Problem
+
+if TYPE_CHECKING:
+    from onetool_child.json_types import JsonObject
 
 GROUP = "onetool.packs"
 ALL = "*"
@@ -133,7 +136,7 @@ def _read_declared_name(definition: Definition) -> str:
 
 def _select_class(read: Extension, definition: ast.ClassDef) -> Extension:
     """Return a pack of one tool: an object with `name`, `permissions` and `call`, as programs register it."""
-    parts: dict[str, Any] = {"param_schema": ANY_OBJECT}
+    parts: JsonObject = {"param_schema": ANY_OBJECT}
     for node in definition.body:
         match node:
             case (

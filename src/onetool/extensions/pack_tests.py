@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 
@@ -15,6 +14,7 @@ from onetool.extensions.pep723 import ScriptHeader
 from onetool.extensions.static_analysis import SUFFIX, Stamp, stamp_file
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser
 from onetool.util.raw_json import RawJson
+from onetool_child.json_types import JsonObject
 
 TESTS_DIRECTORY = "tests"
 PYTEST = ScriptHeader('dependencies = ["pytest>=8"]')
@@ -40,7 +40,7 @@ def stamp_tests(file: Path) -> frozenset[tuple[Path, Stamp]]:
 
 async def run_tests(
     launch: WorkerLaunch, start_seconds: float, packages: Path, call_tool: CallTool, context: ToolContext
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Run the tests of a pack; return name, status, seconds and detail of each. `packages` contains pytest."""
     sandbox = launch.sandbox
     if sandbox is not None:
@@ -59,7 +59,7 @@ async def run_tests(
         await worker.release(user)
     if isinstance(result, RawJson):
         result = await anyio.to_thread.run_sync(result.parse, "run_tests")
-    outcomes: list[dict[str, Any]] = result["tests"]
+    outcomes: list[JsonObject] = result["tests"]
     if result["status"] not in SUCCESSFUL and all(test["status"] != "failed" for test in outcomes):
         raise ToolError(f"pytest exited with status {result['status']}:\n{output}")
     return outcomes

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 
@@ -37,6 +36,7 @@ from onetool.paths import extension_files, resolve_path
 from onetool.state.storage import JobStorage
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import Location, Problem
+from onetool_child.json_types import JsonMapping, JsonObject
 
 TOOLS_DIRECTORY = "tools"
 PackBackend = WorkerBackend | QueueBackend
@@ -361,7 +361,7 @@ class Extensions(HeldTools):
         )
         return self._shared.get(definition, partial(Worker, launch))
 
-    async def run_tests(self, name: str, context: ToolContext) -> list[dict[str, Any]]:
+    async def run_tests(self, name: str, context: ToolContext) -> list[JsonObject]:
         """Run the tests beside a pack with pytest; return the outcome of each."""
         extension, setup = self._packs[name].extension, self._setups[name]
         report = context.on_progress or (lambda _line: None)
@@ -394,7 +394,7 @@ def _has_changed(extension: Extension) -> bool:
         return True
 
 
-def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home: Path) -> Mapping[str, Any] | None:
+def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home: Path) -> JsonMapping | None:
     rules: Sandbox | None = settings.sandbox
     if rules is None or not rules.enabled:
         return None

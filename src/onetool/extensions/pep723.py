@@ -8,6 +8,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+from onetool_child.json_types import JsonObject
+
 BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 SCRIPT = "script"
 OPENING = re.compile(r"(?m)^#[ \t]*///[ \t]*script[ \t]*$")  # also with the wrong white space
@@ -21,7 +23,7 @@ class ScriptHeader:
     text: str
 
     @cached_property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> JsonObject:
         return tomllib.loads(self.text)
 
     @property

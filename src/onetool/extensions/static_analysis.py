@@ -21,6 +21,7 @@ from onetool.core.source_types import Scope
 from onetool.extensions.pep723 import ScriptHeader, find_problem, parse_header
 from onetool.util.docstring import description, example
 from onetool.util.problem import OK, WARNING, Location, Problem
+from onetool_child.json_types import JsonObject
 
 SUFFIX = "_tools"
 DECLARED_NAMES = {"pack", "permissions", "__all__"}
@@ -258,9 +259,9 @@ def _join(names: list[str]) -> str:
     return ", ".join([*names[:MAX_LISTED_NAMES], *([f"{more} more"] if more > 0 else [])])
 
 
-def _read_literals(tree: ast.Module) -> dict[str, Any]:
+def _read_literals(tree: ast.Module) -> JsonObject:
     """Return the module-level literals `pack`, `permissions` and `__all__`."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in DECLARED_NAMES:
@@ -407,9 +408,9 @@ def _make_function(name: str, definition: FunctionNode, module: _Module) -> Func
     )
 
 
-def _read_tool_options(definition: FunctionNode) -> dict[str, Any]:
+def _read_tool_options(definition: FunctionNode) -> JsonObject:
     """Return the permissions, the effects and the idempotence in `@tool(...)`."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for decorator in definition.decorator_list:
         match decorator:
             case ast.Call(func=ast.Name(id="tool") | ast.Attribute(attr="tool"), keywords=options):

@@ -27,6 +27,7 @@ from onetool.util.deadline import PausableDeadline, Waiting
 from onetool.util.problem import Location
 from onetool.util.raw_json import RawJson
 from onetool_child.interface import LOG_LEVELS
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA
 
 MAX_UNSENT_BYTES = 64 << 20
@@ -48,10 +49,10 @@ class WorkerLaunch:
     file: Path
     start: StartCommand
     environment: Mapping[str, str]
-    settings: Mapping[str, Any]
+    settings: JsonMapping
     cwd: Path
     start_directory: Path | None = None  # the initial directory, in which uv looks for files
-    sandbox: Mapping[str, Any] | None = None
+    sandbox: JsonMapping | None = None
     module: str = ""  # to import in place of the file, for a pack of an installed package
     classes: Mapping[str, str] = field(default_factory=dict)  # of tools that are objects, by the name of the tool
     hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
@@ -74,7 +75,7 @@ class WorkerLaunch:
         return {**self.environment, **OUTPUT_VARIABLES}
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> JsonObject:
         return {
             "file": str(self.file),
             "module": self.file.stem,
@@ -206,7 +207,7 @@ class Worker(SharedProcess[WorkerUser]):
     # --- calls --------------------------------------------------------------------------------------------------
 
     async def call(
-        self, user: WorkerUser, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float
+        self, user: WorkerUser, function: str, args: JsonMapping, context: ToolContext, seconds: float
     ) -> Any:
         if self._channel.unsent > MAX_UNSENT_BYTES:
             raise ToolError(f"{self._launch.pack} is not reading its input; retry later")
@@ -217,7 +218,7 @@ class Worker(SharedProcess[WorkerUser]):
             raise ToolError(f"{self._launch.pack}.{function} was cancelled: OneTool is shutting down") from None
 
     async def _call(
-        self, user: WorkerUser, function: str, args: Mapping[str, Any], context: ToolContext, seconds: float
+        self, user: WorkerUser, function: str, args: JsonMapping, context: ToolContext, seconds: float
     ) -> Any:
         params = {"function": function, "args": args, "context": context.to_data(self._launch.pack)}
         answer = self._channel.request("call", params)
@@ -282,7 +283,7 @@ class Worker(SharedProcess[WorkerUser]):
 
     # --- messages of the worker ---------------------------------------------------------------------------------------
 
-    async def _handle_request(self, method: str, params: dict[str, Any]) -> Result:
+    async def _handle_request(self, method: str, params: JsonObject) -> Result:
         call = self._calls.get(params["within"])
         if call is None:
             return Result(ok=False, error=ToolError("the calling tool has already ended"))
@@ -302,7 +303,7 @@ class Worker(SharedProcess[WorkerUser]):
                 return await _as_result(_store_media(data, str(params["mime_type"]), call.context))
         raise ValueError(f"unexpected request {method!r} from a worker")
 
-    def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
+    def _handle_notification(self, method: str, params: JsonObject) -> None:
         match method:
             case "loading":
                 self._is_loading = True
@@ -320,7 +321,7 @@ class Worker(SharedProcess[WorkerUser]):
             case _:
                 raise ValueError(f"unexpected message {method!r} from a worker")
 
-    def _handle_progress(self, params: dict[str, Any]) -> None:
+    def _handle_progress(self, params: JsonObject) -> None:
         call = self._calls.get(params["within"])
         if call is not None and call.context.on_progress is not None:
             done, total = (_check_number(params[key]) for key in ("done", "total"))
@@ -425,7 +426,7 @@ async def _run_nested(call: _Call, name: str, work: Callable[[], Awaitable[Resul
         call.nested.discard(nested)
 
 
-async def _ask(call: _Call, message: str, schema: Mapping[str, Any]) -> Any:
+async def _ask(call: _Call, message: str, schema: JsonMapping) -> Any:
     """Ask the person at the client. The timeout of the call does not run meanwhile."""
     if call.context.on_ask is None:
         raise CannotAsk(NO_CLIENT)
@@ -458,7 +459,7 @@ def _extract_value(result: Any, pieces: list[bytes]) -> Any:
     return RawJson(pieces) if pieces else result.get("value")
 
 
-def _load_error(launch: WorkerLaunch, details: Mapping[str, Any]) -> ToolError:
+def _load_error(launch: WorkerLaunch, details: JsonMapping) -> ToolError:
     line, missing = int(details.get("line") or 0), details.get("missing")
     location = f"{launch.file}{f', line {line}' if line else ''}"
     hint = f'add the package to the header of the file: # dependencies = ["{missing}"]'

@@ -5,7 +5,7 @@ the next attempt is due.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser
+from onetool_child.json_types import JsonMapping
 
 RUNNING = "running"
 FAILED = "failed"
@@ -84,7 +85,7 @@ class WorkerBackend:
     def identify(self, _tool: Tool) -> Any:
         return [self.extension.identify(), self._identity]
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         worker = await self._ready_worker(context)
         try:
             return await worker.call(self._user, tool.short_name, args, context, self.timeouts.call)

@@ -7,12 +7,11 @@ sandbox too, and are compared without regard to case and Unicode normal form.
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from unicodedata import category, normalize
 
 from onetool.core.context import ToolContext
@@ -20,6 +19,7 @@ from onetool.errors import ConfigError
 from onetool.files.globs import Glob, expand_braces, to_ripgrep
 from onetool.files.requested_path import make_absolute, normalize_path, real_path
 from onetool.paths import is_directory
+from onetool_child.json_types import JsonMapping
 
 Names = tuple[str, ...]
 
@@ -195,12 +195,12 @@ class Rules:
         return [names for root in self.roots for names in root.iter_relative_names(path)]
 
 
-def get_allowed_paths(sandbox: Mapping[str, Any]) -> tuple[str, ...]:
+def get_allowed_paths(sandbox: JsonMapping) -> tuple[str, ...]:
     """Return the configured paths; by default the working directory."""
     return get_strings(sandbox, "allowed_paths") or (".",)
 
 
-def get_strings(sandbox: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def get_strings(sandbox: JsonMapping, key: str) -> tuple[str, ...]:
     values = sandbox.get(key) or ()
     if not isinstance(values, list | tuple) or not all(
         isinstance(value, str | Path) and str(value) for value in values

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -14,6 +14,7 @@ from onetool.errors import HttpStatusError, OutputInvalid, ToolError
 from onetool.llm.messages import Completion, Message
 from onetool.net import HostRules, Net, Request, Response
 from onetool.net.retry_after import parse_retry_after
+from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
 
 OK: Final = 200
@@ -74,7 +75,7 @@ def _make_status_error(response: Response) -> HttpStatusError:
     )
 
 
-def _parse_body(response: Response) -> dict[str, Any]:
+def _parse_body(response: Response) -> JsonObject:
     """Return the JSON object in a response, or an empty one."""
     text = response.text()
     try:
@@ -84,7 +85,7 @@ def _parse_body(response: Response) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def _parse_completion(body: dict[str, Any]) -> Completion:
+def _parse_completion(body: JsonObject) -> Completion:
     try:
         choice = body["choices"][0]
         message = choice["message"]

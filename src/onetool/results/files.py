@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
+from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
 from onetool.util.locks import locked
+from onetool_child.json_types import JsonMapping, JsonObject
 
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
 
@@ -133,10 +134,10 @@ class ResultFiles:
         """Record the size of the listed results of each agent. The caller holds the lock."""
         self._write_usage({"listed_at": self._clock(), "sizes": sizes})
 
-    def _write_usage(self, usage: Mapping[str, Any]) -> None:
+    def _write_usage(self, usage: JsonMapping) -> None:
         atomic.write(self._directory / USAGE, json.dumps(usage))
 
-    def _read_usage(self) -> dict[str, Any] | None:
+    def _read_usage(self) -> JsonObject | None:
         """Return the recorded sizes; None if they are missing or old: unfinished files are not in them."""
         try:
             usage = json.loads((self._directory / USAGE).read_bytes())

@@ -1,12 +1,12 @@
 """Metadata of a result, and its file format."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from onetool.util.versioning import check_version
+from onetool_child.json_types import JsonMapping
 
 VERSION = 1
 _LONG_LINE_CHARS = 1_000  # if lines are longer on average, results are read by characters
@@ -27,7 +27,7 @@ class Meta:
     is_untrusted: bool = (
         False  # whether it is always sanitized: it came from an untrusted server, or the code asked for it
     )
-    labels: Mapping[str, Any] | None = None  # of the session that stored it, for the policy `guarded`; None: unknown
+    labels: JsonMapping | None = None  # of the session that stored it, for the policy `guarded`; None: unknown
     version: int = VERSION
 
     @property

@@ -6,7 +6,7 @@ does not exist. The other modules of this package implement the parts.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from onetool.results.meta import Meta
 from onetool.results.quota import Quota, Stored
 from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
+from onetool_child.json_types import JsonMapping, JsonObject
 
 _SEARCH_SECONDS = 30.0
 _CLEAN_SECONDS = 1.0  # between two looks for expired results, which read the whole directory
@@ -61,8 +62,8 @@ class StoredResults:
         about: str = "",
         beside: str | None = None,
         is_untrusted: bool = False,
-        labels: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        labels: JsonMapping | None = None,
+    ) -> JsonObject:
         """Store the text, or its pieces, and return the summary that replaces it.
 
         `about` describes it in a few words. `beside` is the data as JSON if the text renders it in another format;
@@ -110,7 +111,7 @@ class StoredResults:
         ignore_case: bool = False,
         agent: str = "default",
         token_id: str = "",
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return part of a result: `limit` lines or characters, starting at `offset`.
 
         `lines` joined by line breaks are the text of the window. By characters, `returned` and `offset` count
@@ -142,9 +143,7 @@ class StoredResults:
                 part = window.read_lines(content, meta.total_lines, offset, limit)
         return window.build_answer(meta, part, offset, in_chars=in_chars)
 
-    def origin(
-        self, handle: str, agent: str = "default", token_id: str = ""
-    ) -> tuple[str, bool, Mapping[str, Any] | None]:
+    def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool, JsonMapping | None]:
         """Return the tool that produced the result, whether it is untrusted, and the labels of its session."""
         meta = self._meta(handle, agent, token_id)
         return meta.tool, meta.is_untrusted, meta.labels
@@ -160,7 +159,7 @@ class StoredResults:
         except (ValueError, RecursionError):
             raise ToolError(f"cannot load the result {handle} as data; use ot.result()") from None
 
-    def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> dict[str, Any]:
+    def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> JsonObject:
         """Return one part of the text and the number of the next part, for results that are too large to transfer."""
         if number < 0:
             raise ValueError(f"part must be >= 0, got {number}")

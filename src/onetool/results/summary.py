@@ -5,15 +5,15 @@ Data is described by `onetool_child.summary`, because large data is parsed only 
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 from onetool.results.meta import Meta
+from onetool_child.json_types import JsonObject
 from onetool_child.summary import pluralize
 
 _PREVIEW_CHARS = 500
 
 
-def description(meta: Meta, summary: str, preview: list[str], removed: int = 0) -> dict[str, Any]:
+def description(meta: Meta, summary: str, preview: list[str], removed: int = 0) -> JsonObject:
     """Return the object that replaces a stored result. `removed` is the number of older results that it evicted."""
     window = "offset=1, limit=5000, unit='chars'" if meta.has_long_lines else "offset=1, limit=50"
     return {

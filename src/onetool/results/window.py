@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from onetool.results.content import ResultContent
 from onetool.results.hits import Hit
 from onetool.results.meta import Meta
+from onetool_child.json_types import JsonObject
 
 Unit: TypeAlias = Literal["auto", "lines", "chars"]
 
@@ -41,8 +42,8 @@ def from_hits(hits: list[Hit], total: int) -> Window:
     return Window([hit.text for hit in hits], len(hits), total, [-hit.back for hit in hits])
 
 
-def build_answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> dict[str, Any]:
-    answer: dict[str, Any] = {
+def build_answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> JsonObject:
+    answer: JsonObject = {
         "lines": window.lines,
         "total_lines": meta.total_lines,
         "returned": window.returned,
@@ -56,7 +57,7 @@ def build_answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> 
     return answer
 
 
-def cut_answer(answer: dict[str, Any], size: int, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+def cut_answer(answer: JsonObject, size: int, fits: Callable[[JsonObject], bool]) -> JsonObject | None:
     """Return the answer with as many lines as fit and a note on the rest; None if nothing fits.
 
     `size` is the size of the answer, which limits what a forged answer can claim.
@@ -72,12 +73,12 @@ def cut_answer(answer: dict[str, Any], size: int, fits: Callable[[dict[str, Any]
     return _cut_line(answer, low) if low else None
 
 
-def _add_note(answer: dict[str, Any]) -> dict[str, Any]:
+def _add_note(answer: JsonObject) -> JsonObject:
     following = answer["offset"] + answer["returned"]
     return {**answer, "note": f"cut to fit: continue with offset={following}, or use ot.load(handle) in code"}
 
 
-def _cut_line(answer: dict[str, Any], chars: int) -> dict[str, Any]:
+def _cut_line(answer: JsonObject, chars: int) -> JsonObject:
     """Return the answer with the first characters of its first line only."""
     cut = {"lines": [answer["lines"][0][:chars]], "returned": 1, "has_more": True}
     places = {"positions": answer["positions"][:1]} if "positions" in answer else {}
@@ -85,7 +86,7 @@ def _cut_line(answer: dict[str, Any], chars: int) -> dict[str, Any]:
     return {**answer, **cut, **places, "note": note}
 
 
-def _find_largest_limit(answer: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> int:
+def _find_largest_limit(answer: JsonObject, fits: Callable[[JsonObject], bool]) -> int:
     """Return the largest limit whose answer fits; `answer` itself is too large. Return 0 if none fits."""
     low, high = 0, 1
     while high < answer["returned"] and fits(_shorten(answer, high)):
@@ -97,10 +98,10 @@ def _find_largest_limit(answer: dict[str, Any], fits: Callable[[dict[str, Any]],
     return low
 
 
-def _shorten(answer: dict[str, Any], limit: int) -> dict[str, Any]:
+def _shorten(answer: JsonObject, limit: int) -> JsonObject:
     """Return the answer with this limit."""
     if "positions" in answer:
-        parts: dict[str, Any] = {"lines": answer["lines"][:limit], "positions": answer["positions"][:limit]}
+        parts: JsonObject = {"lines": answer["lines"][:limit], "positions": answer["positions"][:limit]}
     elif answer.get("unit") == "chars":
         parts = {"lines": "\n".join(answer["lines"])[:limit].split("\n")}
     else:

@@ -18,6 +18,7 @@ from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
 from onetool.snippets.values import PLACEHOLDER, DeclaredText, insert, parse_exactly, restore, truncate
 from onetool.util.text import did_you_mean
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_CHAIN = 10
 EXAMPLE_VALUE = "Python"
@@ -43,7 +44,7 @@ def expand(command: str, snippets: Mapping[str, Snippet]) -> str:
     return _expand(name, values, snippets, ())
 
 
-def expand_call(name: str, values: Mapping[str, Any], snippets: Mapping[str, Snippet]) -> str:
+def expand_call(name: str, values: JsonMapping, snippets: Mapping[str, Snippet]) -> str:
     """Return the code of a snippet that code calls, with values of any type."""
     return _expand(name.removeprefix("$"), values, snippets, ())
 
@@ -80,7 +81,7 @@ def describe(name: str, snippet: Snippet, snippets: Mapping[str, Snippet] | None
     return f"{head}\n{_describe_params(snippet)}\n{body}\n\n# Example with defaults:\n# {call}\n# Expands to:\n{code}"
 
 
-def _expand(name: str, values: Mapping[str, Any], snippets: Mapping[str, Snippet], outer: tuple[str, ...]) -> str:
+def _expand(name: str, values: JsonMapping, snippets: Mapping[str, Snippet], outer: tuple[str, ...]) -> str:
     chain = (*outer, name)
     if name in outer or len(chain) > MAX_CHAIN:
         reason = "are circular" if name in outer else f"are nested more than {MAX_CHAIN} levels deep"
@@ -98,7 +99,7 @@ def _expand(name: str, values: Mapping[str, Any], snippets: Mapping[str, Snippet
     return _expand(inner, values, snippets, chain)
 
 
-def _render(name: str, body: str, variables: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _render(name: str, body: str, variables: JsonMapping) -> tuple[str, JsonMapping]:
     """Return the code of a body and the values of its placeholders, which a nested call needs."""
     from onetool.snippets.template import Rendering
 
@@ -115,7 +116,7 @@ def _render(name: str, body: str, variables: Mapping[str, Any]) -> tuple[str, Ma
 # --- parameters -----------------------------------------------------------------------------------------------------
 
 
-def _bind(name: str, snippet: Snippet, values: Mapping[str, Any]) -> dict[str, Any]:
+def _bind(name: str, snippet: Snippet, values: JsonMapping) -> JsonObject:
     for key in values:
         if key not in snippet.params:
             word = truncate(key)

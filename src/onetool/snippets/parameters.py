@@ -6,24 +6,25 @@ The code has run, so the parser of a cell has accepted it before it is parsed he
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from onetool.core.registry import python_name
 from onetool.errors import ToolError
 from onetool.util.secret_finder import SECRET_VALUE, is_secret_name
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_CODE_CHARS: Final = 20_000
 TEMPLATE_MARKS: Final = re.compile(r"\{[{%#]|[}%#]\}")
-RecordedArguments = Sequence[tuple[str, Mapping[str, Any]]]  # tool and arguments of each recorded call
+RecordedArguments = Sequence[tuple[str, JsonMapping]]  # tool and arguments of each recorded call
 
 
 class Template(NamedTuple):
     """The body of a snippet, and the default of each parameter."""
 
     body: str
-    params: dict[str, Any]
+    params: JsonObject
 
 
 class _Literal(NamedTuple):
@@ -44,7 +45,7 @@ def make_template(code: str, calls: RecordedArguments) -> Template:
         raise ToolError(f"the code cannot be made a snippet: {error}") from None
     source = code.encode()
     starts = [0, *(found.end() for found in re.finditer(b"\n", source))]
-    params: dict[str, Any] = {}
+    params: JsonObject = {}
     parts, position = [], 0
     for each in sorted(_find_literals(tree, calls, starts), key=lambda found: found.start):
         name = _choose_name(each, params)
@@ -89,7 +90,7 @@ def _locate(name: str, node: Any, starts: list[int]) -> _Literal:
     return _Literal(name, node.value, start, end)
 
 
-def _choose_name(found: _Literal, params: Mapping[str, Any]) -> str:
+def _choose_name(found: _Literal, params: JsonMapping) -> str:
     """Return the name of the parameter: the same for equal values, with a number for others."""
     name, number = found.name, 1
     while name in params and json.dumps(params[name]) != json.dumps(found.value):

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from onetool.config.model import Snippet
 from onetool.errors import StorageError, ToolError
@@ -17,6 +17,7 @@ from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import NewerVersion, check_version
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.state.storage import SavedSnippetStorage
@@ -34,7 +35,7 @@ class SavedSnippet:
     name: str
     description: str
     body: str
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: JsonMapping = field(default_factory=dict)
     run: str = ""  # the run it was made from
     at: float = 0.0
     accepted_by: str = ""  # the person who accepted it for other agents

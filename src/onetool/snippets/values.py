@@ -13,6 +13,7 @@ from keyword import iskeyword
 from typing import Any
 
 from onetool.errors import ArgumentError, ToolError
+from onetool_child.json_types import JsonMapping
 
 MAX_DEPTH = 50
 _MAX_QUOTED_CHARS = 40
@@ -35,7 +36,7 @@ class Name(str):
     __slots__ = ()
 
 
-def insert(code: str, values: Mapping[str, Any]) -> str:
+def insert(code: str, values: JsonMapping) -> str:
     """Replace every placeholder in the code, which must be valid Python if it has any."""
     if not values:
         return code
@@ -55,7 +56,7 @@ def insert(code: str, values: Mapping[str, Any]) -> str:
     return "".join([*parts, restore(source[position:].decode(), in_code)]).removeprefix(prefix)
 
 
-def restore(text: str, values: Mapping[str, Any]) -> Any:
+def restore(text: str, values: JsonMapping) -> Any:
     """Return the value if the text is one placeholder, else the text with its placeholders replaced."""
     if text in values:
         return values[text]
@@ -125,7 +126,7 @@ def _find_literals(tree: ast.AST) -> Iterator[ast.expr]:
             unseen += ast.iter_child_nodes(node)
 
 
-def _find_replacements(tree: ast.AST, values: Mapping[str, Any]) -> dict[str, str]:
+def _find_replacements(tree: ast.AST, values: JsonMapping) -> dict[str, str]:
     """Return the replacements of placeholders that are a value or part of a name."""
     found: dict[str, str] = {}
     operands: set[str] = set()

@@ -6,6 +6,7 @@ from typing import Any
 
 from onetool.core.schema import flatten_schema
 from onetool.core.signature import MAX_CHOICES, type_name
+from onetool_child.json_types import JsonMapping
 
 MAX_LEVELS = 3  # of nested objects
 MAX_LINES = 100
@@ -14,7 +15,7 @@ MAX_TEXT_CHARS = 500  # of the description of a field
 MAX_DEFAULT_CHARS = 100
 
 
-def list_arguments(schema: Mapping[str, Any]) -> list[str]:
+def list_arguments(schema: JsonMapping) -> list[str]:
     """Return a line for each argument, and for the fields of objects and lists of objects in it."""
     properties = schema.get("properties") or {}
     lines = [*islice(_list_fields(properties, schema, 0, None, ()), MAX_LINES + 1)]
@@ -22,7 +23,7 @@ def list_arguments(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _list_fields(
-    properties: Mapping[str, Any], root: Mapping[str, Any], level: int, required: Any, around: tuple[Any, ...]
+    properties: JsonMapping, root: JsonMapping, level: int, required: Any, around: tuple[Any, ...]
 ) -> Iterator[str]:
     for name, declared in properties.items():
         part = declared if isinstance(declared, Mapping) else {}
@@ -37,7 +38,7 @@ def _list_fields(
             yield from _list_fields(fields, root, level + 1, form.get("required") or (), (*around, fields))
 
 
-def _describe_field(name: str, part: Mapping[str, Any], root: Mapping[str, Any], required: Any) -> str:
+def _describe_field(name: str, part: JsonMapping, root: JsonMapping, required: Any) -> str:
     """Return the type of a field and, inside an object, whether it is required."""
     kind = type_name(part, root)
     if required is None:  # an argument: the signature has its default
@@ -48,7 +49,7 @@ def _describe_field(name: str, part: Mapping[str, Any], root: Mapping[str, Any],
     return kind if default is None else f"{kind}, default {repr(default)[:MAX_DEFAULT_CHARS]}"
 
 
-def _describe_text(part: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+def _describe_text(part: JsonMapping, root: JsonMapping) -> str:
     target = flatten_schema(part, root)
     text = " ".join(str(part.get("description") or target.get("description") or "").split())[:MAX_TEXT_CHARS]
     choices = target.get("enum")
@@ -58,7 +59,7 @@ def _describe_text(part: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     return f" - {text}" if text else ""
 
 
-def _find_objects(part: Any, root: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
+def _find_objects(part: Any, root: JsonMapping, depth: int = 0) -> Iterator[JsonMapping]:
     """Yield the objects with fields that a value may be, or that its items or the values of its keys may be."""
     target = flatten_schema(part, root)
     if isinstance(target.get("properties"), Mapping) and target["properties"]:

@@ -5,7 +5,7 @@ import binascii
 import builtins
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from onetool import files
 from onetool.core.context import ToolContext
@@ -13,10 +13,11 @@ from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.files import Files
 from onetool.util.text import pluralize, quote
+from onetool_child.json_types import JsonObject
 
 __all__ = ["copy", "delete", "edit", "list", "move", "read", "stat", "write"]
 
-Entries = builtins.list[dict[str, Any]]
+Entries = builtins.list[JsonObject]
 Encoding = Literal["utf-8", "utf-16", "latin-1", "base64"]
 DEFAULT_SIZE: Final = 2_097_152
 MAX_SIZE_BYTES: Final = 134_217_728  # the server holds it in memory
@@ -25,7 +26,7 @@ MAX_PATTERN_CHARS: Final = 4096
 
 
 @tool(permissions=["read"], limits=("max_size",))
-def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8") -> dict[str, Any]:
+def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8") -> JsonObject:
     """Read a file: its content, full path and size in bytes.
 
     Use it to open or show any text: a document, a log, a spreadsheet (CSV). Parse the content in code:
@@ -54,7 +55,7 @@ def write(  # noqa: PLR0917 - callers may pass all of these by position
     mode: int | str | None = None,
     create_folders: bool = False,
     encoding: Encoding = "utf-8",
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a file, atomically: readers see the old content or the new content, never a part.
 
     Args:
@@ -79,7 +80,7 @@ def write(  # noqa: PLR0917 - callers may pass all of these by position
 @tool(permissions=["read", "write"])
 def edit(  # noqa: PLR0917 - callers may pass all of these by position
     path: str, old: str, new: str, context: ToolContext, count: int = 1, backup: bool = True
-) -> dict[str, Any]:
+) -> JsonObject:
     """Replace exact text in a UTF-8 file. Nothing is changed unless the text occurs as often as expected.
 
     Args:
@@ -138,7 +139,7 @@ def list(  # noqa: A001 - the name that callers see
 
 
 @tool(permissions=["read"])
-def stat(path: str, context: ToolContext) -> dict[str, Any]:
+def stat(path: str, context: ToolContext) -> JsonObject:
     """Return facts about a file or directory: full path, type (file, dir or other), size, modification time, mode.
 
     Args:
@@ -158,7 +159,7 @@ def stat(path: str, context: ToolContext) -> dict[str, Any]:
 
 
 @tool(permissions=["write"])
-def delete(path: str, context: ToolContext, recursive: bool = False) -> dict[str, Any]:
+def delete(path: str, context: ToolContext, recursive: bool = False) -> JsonObject:
     """Delete a file or directory by moving it to the trash (`.onetool-trash` in the allowed directory).
 
     fs.move(kept_at, path) restores it. Only a person empties the trash.
@@ -176,7 +177,7 @@ def delete(path: str, context: ToolContext, recursive: bool = False) -> dict[str
 @tool(permissions=["write"])
 def move(
     source: str, target: str, context: ToolContext, overwrite: bool = False, create_folders: bool = False
-) -> dict[str, Any]:
+) -> JsonObject:
     """Move or rename a file or directory.
 
     Args:
@@ -195,7 +196,7 @@ def move(
 @tool(permissions=["read", "write"])
 def copy(
     source: str, target: str, context: ToolContext, overwrite: bool = False, create_folders: bool = False
-) -> dict[str, Any]:
+) -> JsonObject:
     """Copy a file with its content and permissions.
 
     Args:

@@ -10,7 +10,7 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -19,6 +19,7 @@ from onetool.core.context import ToolContext
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.files import Files
+from onetool_child.json_types import JsonObject
 
 __all__ = ["grep"]
 
@@ -52,7 +53,7 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     case_sensitive: bool = True,
     glob: str | None = None,
     hidden: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Search a file, or all files in a directory (folder), for lines that match a regular expression.
 
     Finds which files contain a word, and where. Skips files ignored by .gitignore, binary files and hidden files;
@@ -222,7 +223,7 @@ def _raise_for_status(ended: programs.Ended, stderr: str) -> None:
     raise ToolError(f"ripgrep exited with status {ended.status}: {reason}"[:MAX_CONTENT_BYTES])
 
 
-def _build_results(matches: list[_Match], context: ToolContext) -> list[dict[str, Any]]:
+def _build_results(matches: list[_Match], context: ToolContext) -> list[JsonObject]:
     """Return the matches by file and line. Each file is checked again, because it may have been replaced since."""
     files, working_directory = Files(context), context.working_dir.resolve()
     names = {match.file: Path(os.fsdecode(match.file)) for match in matches}
@@ -241,7 +242,7 @@ def _is_admitted(files: Files, path: Path) -> bool:
         return False
 
 
-def _build_result(match: _Match, file: str) -> dict[str, Any]:
+def _build_result(match: _Match, file: str) -> JsonObject:
     content = match.content[:MAX_CONTENT_BYTES].decode("utf-8", "replace").removesuffix("\r")
     result = {"file": file, "line": match.line, "line_number": match.line, "content": content}
     is_truncated = len(match.content) > MAX_CONTENT_BYTES

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from onetool.config.model import Snippet
 from onetool.core.policy.effects import describe_effects
@@ -24,6 +24,7 @@ from onetool.snippets import describe, render_signature as snippet_call
 from onetool.tools.argument_lines import list_arguments
 from onetool.util.docstring import Outcome, outcome
 from onetool.util.text import pluralize
+from onetool_child.json_types import JsonObject
 from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
 
 DOC_SLUGS = {
@@ -192,7 +193,7 @@ def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
     return [entry for entry in found if entry is not None and entry.enabled]
 
 
-def pack_facts(pack: str, registry: Registry) -> dict[str, Any]:
+def pack_facts(pack: str, registry: Registry) -> JsonObject:
     kinds = [source.describe_kind(pack) for source in registry.find_sources(pack)]
     return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
 

@@ -16,6 +16,7 @@ from onetool.core.system import get_system
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError, NetworkError
 from onetool.net import HostRules, Net, Request, Response
+from onetool_child.json_types import JsonObject
 
 __all__ = ["get", "post"]
 
@@ -36,7 +37,7 @@ async def get(
     headers: dict[str, str] | None = None,
     timeout_ms: int = 30000,
     follow_redirects: bool = True,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Send an HTTP GET request. Returns status, headers, body (base64 if `encoding` says so), response_time_ms and url.
 
     Args:
@@ -55,12 +56,12 @@ async def get(
 @tool(permissions=["network"], effects=["write", "external"], limits=("timeout_ms",))
 async def post(  # noqa: PLR0917 - the order of arguments is specified
     url: str,
-    body: str | dict[str, Any] | list[Any],
+    body: str | JsonObject | list[Any],
     context: ToolContext,
     headers: dict[str, str] | None = None,
     content_type: str = "application/json",
     timeout_ms: int = 30000,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Send an HTTP POST request. Returns the same as http.get.
 
     Args:
@@ -91,7 +92,7 @@ def _build_request(method: str, url: str, headers: Mapping[str, str], content: b
 
 async def _send(
     name: str, request: Request, context: ToolContext, timeout_ms: int, follow_redirects: bool = True
-) -> dict[str, Any]:
+) -> JsonObject:
     if timeout_ms <= 0:
         raise ArgumentError(f"invalid timeout_ms {timeout_ms} (expected 1 or more)")
     async with _open_client(name, context) as (net, max_bytes, rules):
@@ -152,7 +153,7 @@ def _explain(name: str, context: ToolContext, entry: str) -> str:
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
 
-def _encode_body(body: str | dict[str, Any] | list[Any], content_type: str) -> bytes:
+def _encode_body(body: str | JsonObject | list[Any], content_type: str) -> bytes:
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if isinstance(body, str):

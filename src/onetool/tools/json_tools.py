@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError
 from onetool.tools.parsing import MAX_DEPTH, is_deeper_than, validate
+from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, has_few_values
 
 __all__ = ["parse"]
@@ -15,7 +16,7 @@ MAX_NUMBER_CHARS = 40
 
 
 @tool(permissions=["read"], labels=())
-def parse(json: str, schema: dict[str, Any] | None = None) -> Any:
+def parse(json: str, schema: JsonObject | None = None) -> Any:
     """Parse JSON text into data. Raises an error if the text is not valid JSON.
 
     If a key occurs twice, the last one wins. NaN and Infinity are invalid; integers are exact. The limit is 120,000

@@ -15,6 +15,7 @@ from onetool.core.tool import tool
 from onetool.errors import ArgumentError, OutputInvalid
 from onetool.llm.messages import Message
 from onetool.tools.json_tools import parse as parse_json
+from onetool_child.json_types import JsonObject
 
 __all__ = ["ask", "transform"]
 
@@ -26,7 +27,7 @@ FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
 
 @tool(permissions=["network"], effects=["read", "external"], labels=())
-async def transform(input: Any, prompt: str, context: ToolContext, schema: dict[str, Any] | None = None) -> Any:  # noqa: A002 - the name is specified
+async def transform(input: Any, prompt: str, context: ToolContext, schema: JsonObject | None = None) -> Any:  # noqa: A002 - the name is specified
     """Process data with a language model: summarize, classify, extract, translate. Returns text, or data with schema.
 
     Secrets are removed from what is sent. The result of the run is marked as untrusted.
@@ -44,7 +45,7 @@ async def transform(input: Any, prompt: str, context: ToolContext, schema: dict[
 
 
 @tool(permissions=["network"], effects=["read", "external"], labels=())
-async def ask(prompt: str, context: ToolContext, schema: dict[str, Any] | None = None) -> Any:
+async def ask(prompt: str, context: ToolContext, schema: JsonObject | None = None) -> Any:
     """Ask a language model. Returns its answer as text, or as data with schema.
 
     Secrets are removed from what is sent. The result of the run is marked as untrusted.
@@ -59,7 +60,7 @@ async def ask(prompt: str, context: ToolContext, schema: dict[str, Any] | None =
     return await _complete(prompt, schema, context, "llm.ask")
 
 
-async def _complete(prompt: str, schema: dict[str, Any] | None, context: ToolContext, source: str) -> Any:
+async def _complete(prompt: str, schema: JsonObject | None, context: ToolContext, source: str) -> Any:
     """Return the answer. If it does not match the schema, ask once more with the problem."""
     model = get_system(context).llm
     if schema is None:
@@ -79,7 +80,7 @@ async def _complete(prompt: str, schema: dict[str, Any] | None, context: ToolCon
     return value
 
 
-def _find_problem(answer: str, schema: dict[str, Any]) -> tuple[Any, str]:
+def _find_problem(answer: str, schema: JsonObject) -> tuple[Any, str]:
     """Return the answer as data, and its problem if it is not JSON that matches the schema."""
     fenced = FENCE.fullmatch(answer)
     try:

@@ -9,11 +9,12 @@ import platform
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from onetool.core.context import ToolContext
 from onetool.core.tool import tool
 from onetool.errors import ToolError
+from onetool_child.json_types import JsonObject
 
 __all__ = ["cpu", "disk", "memory", "now"]
 
@@ -22,7 +23,7 @@ SIZES: dict[str, int] = {"bytes": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @tool(permissions=["read"], labels=())
-def cpu() -> dict[str, Any]:
+def cpu() -> JsonObject:
     """Return the number of processor cores and how busy they are (load).
 
     Example:
@@ -34,7 +35,7 @@ def cpu() -> dict[str, Any]:
 
 
 @tool(permissions=["read"], labels=())
-def memory(unit: Unit = "MiB") -> dict[str, Any]:
+def memory(unit: Unit = "MiB") -> JsonObject:
     """Return the memory of the machine: total and available.
 
     Args:
@@ -48,7 +49,7 @@ def memory(unit: Unit = "MiB") -> dict[str, Any]:
 
 
 @tool(permissions=["read"], labels=())
-def disk(context: ToolContext, unit: Unit = "GiB") -> dict[str, Any]:
+def disk(context: ToolContext, unit: Unit = "GiB") -> JsonObject:
     """Return the space on the disk that holds the working directory.
 
     How much storage the drive has, how much is used, and how much room is left (available): total, used, free.

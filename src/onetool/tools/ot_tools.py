@@ -25,6 +25,7 @@ from onetool.tools import help_text, search_hits
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.text import pluralize, quote
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,7 +84,7 @@ async def version() -> str:
 
 
 @tool(effects=["read"])
-async def health(context: ToolContext) -> dict[str, Any]:
+async def health(context: ToolContext) -> JsonObject:
     """Check what is wrong: the status of OneTool, its components, tools and code isolation, with all problems.
 
     Example:
@@ -113,7 +114,7 @@ async def reload(context: ToolContext) -> str:
 
 
 @tool(effects=["read"])
-async def config(context: ToolContext) -> dict[str, Any]:
+async def config(context: ToolContext) -> JsonObject:
     """Show the configuration: aliases, snippets with descriptions, server names.
 
     Example:
@@ -151,7 +152,7 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
 
 
 @tool(effects=["read"], argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT_CHARS)
-async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> dict[str, Any]:
+async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> JsonObject:
     """Return usage statistics: how often each tool was called and failed, durations, savings. Tokens are estimates.
 
     Requests over HTTP with a token see the statistics of their agent, all others those of all agents.
@@ -268,7 +269,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
-async def _name_run(args: "Mapping[str, Any]", context: ToolContext) -> "Mapping[str, Any]":
+async def _name_run(args: "JsonMapping", context: ToolContext) -> "JsonMapping":
     """Replace `last` by the ID of the run, because another run may be the last one when a person answers."""
     run = await get_system(context).runs.find_own(args.get("run", "last"), context.agent_id, context.token_id)
     return {**args, "run": run.id}
@@ -294,7 +295,7 @@ async def save_snippet(context: ToolContext, name: str, description: str, run: s
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def search(context: ToolContext, query: str | list[str], limit: int = 10) -> list[dict[str, Any]]:
+async def search(context: ToolContext, query: str | list[str], limit: int = 10) -> list[JsonObject]:
     """Find tools, packs, snippets and aliases by name, misspelled name or purpose.
 
     `call` shows how to call a hit, `required` the types of its required arguments. Tools with the same description are
@@ -403,7 +404,7 @@ async def result(  # noqa: PLR0917 - callers may pass all of these by position
     fuzzy: bool = False,
     ignore_case: bool = False,
     unit: Literal["auto", "lines", "chars"] = "auto",
-) -> dict[str, Any]:
+) -> JsonObject:
     """Read part of a stored (large) result by its handle.
 
     Args:
@@ -426,7 +427,7 @@ async def result(  # noqa: PLR0917 - callers may pass all of these by position
         agent=context.agent_id,
         token_id=context.token_id,
     )
-    found: dict[str, Any] = await anyio.to_thread.run_sync(window)
+    found: JsonObject = await anyio.to_thread.run_sync(window)
     await _mark_untrusted(context, handle)
     return found
 
@@ -498,7 +499,7 @@ async def _mark_untrusted(context: ToolContext, handle: str) -> None:
 
 
 @tool(effects=["read"], labels=(), logged=("handle",), max_text=MAX_TEXT_CHARS)
-async def session(context: ToolContext, handle: str = "", keys: list[str] | None = None) -> dict[str, Any]:
+async def session(context: ToolContext, handle: str = "", keys: list[str] | None = None) -> JsonObject:
     """Create or open a session: JSON values that are kept between runs, for example state or progress.
 
     In code it is a dictionary: s = ot.session(); s["page"] = 1; s.id is the handle. Later runs: ot.session(handle).
@@ -524,10 +525,10 @@ async def session(context: ToolContext, handle: str = "", keys: list[str] | None
 async def session_update(
     context: ToolContext,
     handle: str,
-    values: dict[str, Any] | None = None,
+    values: JsonObject | None = None,
     remove: list[str] | None = None,
     replace: bool = True,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Store values in a session and remove keys, all at once. Return the removed values.
 
     Args:
@@ -541,7 +542,7 @@ async def session_update(
     """
     sessions, labels = get_system(context).stores.sessions, _get_labels(context)
 
-    def update() -> dict[str, Any]:
+    def update() -> JsonObject:
         from onetool.state.session_store import SessionValue
 
         texts = {key: SessionValue(_encode_value(key, value), labels) for key, value in (values or {}).items()}
@@ -567,7 +568,7 @@ def _encode_value(key: str, value: Any) -> str:
         raise ArgumentError(f"the value of {quote(key)} has NaN or Infinity, which JSON does not have") from None
 
 
-def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> dict[str, Any]:
+def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> JsonObject:
     """Return stored values as data, and mark the run and the client session with their labels."""
     stored = {label for value in found.values() for label in value.labels}
     if (labels := getattr(context.gate, "labels", None)) is not None:
@@ -578,7 +579,7 @@ def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> 
 
 
 @tool(effects=["read"], labels=())
-async def plan(context: ToolContext, code: str) -> dict[str, Any]:
+async def plan(context: ToolContext, code: str) -> JsonObject:
     """Show what code would do, without doing it (dry run): execute tools that only read, and list all other calls.
 
     The result has the `calls` in order with `tool`, `arguments`, `effects` and the `account` if the server has several,
@@ -677,7 +678,7 @@ def _check_queries(queries: list[str], limit: int) -> None:
         raise ArgumentError(problem, hint="describe what you need: ot.search(query='free disk space', limit=5)")
 
 
-def _describe_tool(entry: Tool, observed: str | None) -> dict[str, Any]:
+def _describe_tool(entry: Tool, observed: str | None) -> JsonObject:
     fields = {
         "name": entry.name,
         "signature": signature(entry),

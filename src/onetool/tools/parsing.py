@@ -4,11 +4,12 @@ Validating against a hostile schema can take forever. Schemas that may be expens
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from onetool.core.foreign_schema import MAX_SCHEMA_BYTES, ForeignSchema, find_problem_in_process
 from onetool.errors import ArgumentError
+from onetool_child.json_types import JsonMapping
 
 MAX_DEPTH = 200
 COSTLY_KEYWORDS = frozenset({
@@ -37,7 +38,7 @@ def is_deeper_than(data: Any, max_depth: int) -> bool:
     return bool(level)
 
 
-def validate(data: Any, schema: Mapping[str, Any], field: str) -> None:
+def validate(data: Any, schema: JsonMapping, field: str) -> None:
     """Validate the data against a schema and raise the first problem."""
     if is_deeper_than(schema, MAX_DEPTH):
         raise ArgumentError(f"the schema is nested more than {MAX_DEPTH} levels deep", field="schema")
@@ -47,7 +48,7 @@ def validate(data: Any, schema: Mapping[str, Any], field: str) -> None:
         raise ArgumentError(f"the data does not match the schema: {problem[:MAX_MESSAGE_CHARS]}", field=field)
 
 
-def _collect_names(schema: Mapping[str, Any]) -> set[str]:
+def _collect_names(schema: JsonMapping) -> set[str]:
     names: set[str] = set()
     level: list[Any] = [schema]
     while level:
@@ -56,7 +57,7 @@ def _collect_names(schema: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def _find_problem(data: Any, schema: Mapping[str, Any]) -> str | None:
+def _find_problem(data: Any, schema: JsonMapping) -> str | None:
     foreign = ForeignSchema.from_json(schema)
     foreign.are_references_limited = False
     if foreign.pattern_problem:

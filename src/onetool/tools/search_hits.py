@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from onetool.core.signature import clean_if_foreign, required_types
 from onetool.core.system import System
 from onetool.search import SearchHit
 from onetool.tools import help_text
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_SIBLINGS: Final = 5
 MIN_SIBLING_TEXT: Final = 12  # characters; a shorter description says too little to call tools siblings
 
 
 class DescribedHits(NamedTuple):
-    hits: list[dict[str, Any]]
+    hits: list[JsonObject]
     omitted: int  # because of the limit
     weak: int  # omitted, because they are far weaker than the best
 
@@ -26,7 +27,7 @@ def describe_hits(
 
     If there are several queries, each hit names the one that found it first.
     """
-    listed: list[list[dict[str, Any]]] = []
+    listed: list[list[JsonObject]] = []
     omitted = weak = 0
     for query, hits in found.items():
         described = _join_siblings(_describe(system, [hit for hit in hits if not hit.is_weak], snippets), system)
@@ -34,13 +35,13 @@ def describe_hits(
         omitted += len(described[limit:])
         weak += sum(hit.is_weak and help_text.describe_hit(hit, system, snippets) is not None for hit in hits)
     in_turn = (hit for several in zip_longest(*listed) for hit in several if hit is not None)
-    unique: dict[tuple[str, str], dict[str, Any]] = {}
+    unique: dict[tuple[str, str], JsonObject] = {}
     for hit in in_turn:
         unique.setdefault((hit["kind"], hit["name"]), hit)
     return DescribedHits(list(unique.values()), omitted, weak)
 
 
-def _describe(system: System, hits: list[SearchHit], snippets: help_text.Snippets) -> Iterator[dict[str, Any]]:
+def _describe(system: System, hits: list[SearchHit], snippets: help_text.Snippets) -> Iterator[JsonObject]:
     for hit in help_text.sort_hits(hits):
         text = help_text.describe_hit(hit, system, snippets)
         if text is not None:
@@ -51,9 +52,9 @@ def _describe(system: System, hits: list[SearchHit], snippets: help_text.Snippet
             yield {"kind": hit.kind, "name": hit.name, **call, **required, "description": text, "score": hit.score}
 
 
-def _join_siblings(hits: Iterator[dict[str, Any]], system: System) -> list[dict[str, Any]]:
+def _join_siblings(hits: Iterator[JsonObject], system: System) -> list[JsonObject]:
     """Return the hits, with tools of the same description under the best of them."""
-    first: dict[str, dict[str, Any]] = {}
+    first: dict[str, JsonObject] = {}
     joined = []
     for hit in hits:
         text = hit["description"]
@@ -66,7 +67,7 @@ def _join_siblings(hits: Iterator[dict[str, Any]], system: System) -> list[dict[
     return joined
 
 
-def _tell_apart(hit: Mapping[str, Any], sibling: Mapping[str, Any], system: System) -> str:
+def _tell_apart(hit: JsonMapping, sibling: JsonMapping, system: System) -> str:
     """Return how to call a sibling, and the arguments in which it differs."""
     tools = [system.registry.get(one["name"]) for one in (hit, sibling)]
     names = [{clean_if_foreign(name, tool) for name in tool.input.properties} if tool else set() for tool in tools]

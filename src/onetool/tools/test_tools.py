@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 
@@ -32,6 +31,7 @@ from onetool.util.text import pluralize, quote
 from onetool_child import confined_program
 from onetool_child.confine import can_confine_programs
 from onetool_child.guard import SIGNAL_STATUS_OFFSET
+from onetool_child.json_types import JsonObject
 
 __all__ = ["run"]
 
@@ -52,7 +52,7 @@ MIX_LINES = re.compile(r"(?::\d++){1,20}$")
 @tool(permissions=["exec"], labels=["private"], limits=("timeout_ms",))
 async def run(
     context: ToolContext, path: str | None = None, timeout_ms: int = 60_000, env: dict[str, str] | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Run the tests of the working directory: how many passed, failed and were skipped, and the failures.
 
     A directory with a mix.exs is tested with mix, any other with pytest from its .venv or the PATH. Dependencies are
@@ -209,7 +209,7 @@ def _list_interpreter_paths(program: str) -> Iterator[str]:
 # --- the result ---------------------------------------------------------------------------------------------------
 
 
-def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms: int) -> dict[str, Any]:
+def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms: int) -> JsonObject:
     tail = output[-MAX_TAIL_CHARS:]
     if ended.timed_out or ended.status is None:
         raise ToolTimeout(

@@ -5,12 +5,13 @@ from typing import Any
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ConfigError
 from onetool.tools.parsing import validate
+from onetool_child.json_types import JsonObject
 
 __all__ = ["parse"]
 
 
 @tool(permissions=["read"], labels=())
-def parse(yaml: str, schema: dict[str, Any] | None = None) -> Any:
+def parse(yaml: str, schema: JsonObject | None = None) -> Any:
     """Parse YAML 1.2 text into data: `on` and `yes` are strings, `012` is 12.
 
     The text is one document. Keys are strings, duplicate keys are an error, and tags never create objects.

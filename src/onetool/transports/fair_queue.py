@@ -7,12 +7,13 @@ limits apply to requests over HTTP (REST and MCP). Tool calls made by the code o
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from typing import Final, NamedTuple
 
 from onetool.config.model import RunLimits
 from onetool.errors import ToolError
 from onetool.util.text import pluralize
+from onetool_child.json_types import JsonMapping
 
 MAX_CALLS, MAX_CALLS_PER_AGENT = 512, 128  # most calls wait for I/O
 QUEUES: Final = "queues"  # key in the state of an HTTP request
@@ -119,7 +120,7 @@ class Queues:
 
 
 @contextlib.asynccontextmanager
-async def turn(scope: Mapping[str, Any] | None, agent: str, *, is_run: bool) -> AsyncIterator[None]:
+async def turn(scope: JsonMapping | None, agent: str, *, is_run: bool) -> AsyncIterator[None]:
     """Hold the agent's turn while the block runs. Requests that did not come over HTTP do not queue."""
     queues: Queues | None = (scope or {}).get("state", {}).get(QUEUES)
     if queues is None:

@@ -20,6 +20,7 @@ import orjson
 
 from onetool.children.collector import Collector, find_id
 from onetool.daemon_client import PING, PONG
+from onetool_child.json_types import JsonObject
 
 MAX_LINE_BYTES = 16 << 20  # a command is limited to 1 MB; arguments of an exposed tool may be larger
 READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated for every read
@@ -35,7 +36,7 @@ class _Writer:
         self._get_last_line = get_last_line  # not empty if the server ends, and what it would say is about that
         self._expected: set[str | int] = set()  # requests to answer even after end of input
 
-    def expect_response(self, message: dict[str, Any]) -> None:
+    def expect_response(self, message: JsonObject) -> None:
         """Record a request that must be answered. Tool calls are excluded: they may be slow and have side effects."""
         method, ident, params = message.get("method"), message.get("id"), message.get("params")
         if isinstance(ident, str | int) and method not in {None, "tools/call"}:
@@ -113,7 +114,7 @@ class _Lines:
         return self._lines.popleft()
 
 
-def _read(line: bytes, problem: str | None) -> tuple[Any, dict[str, Any] | None]:
+def _read(line: bytes, problem: str | None) -> tuple[Any, JsonObject | None]:
     """Return the message and, if it is invalid, the error response."""
     if problem is not None:
         return None, _error({"id": find_id(line)}, INVALID_REQUEST, f"message too large: {problem}")
@@ -135,7 +136,7 @@ def _parse_leniently(line: bytes) -> Any:
         return None
 
 
-def _error(message: Any, code: int, text: str) -> dict[str, Any]:
+def _error(message: Any, code: int, text: str) -> JsonObject:
     ident = message.get("id") if isinstance(message, dict) else None
     known = ident if isinstance(ident, str | int) else None
     return {"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": text}}

@@ -23,7 +23,7 @@ from onetool.backends.http_tool.request import (
 )
 from onetool.backends.http_tool.signing import RECIPES, Signer
 from onetool.config.model import CamelSection, to_upper
-from onetool.core.schema import JSON
+from onetool_child.json_types import JsonObject
 
 MAX_STEPS: Final = 10
 MAX_EVENTS: Final = 10_000
@@ -82,7 +82,7 @@ def _find_placeholders(template: Any) -> Iterator[Placeholder]:
             yield from _find_placeholders(item)
 
 
-_URL: Final[JSON] = {
+_URL: Final[JsonObject] = {
     "type": "string",
     "pattern": r"^https?://[^/?#]+",
     "description": "Placeholders are ${argument}, ${csv:list} and ${secret:NAME}; they are not allowed in the host",

@@ -9,8 +9,8 @@ from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.impl import HttpImpl, HttpStep
 from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, Values
 from onetool.core.foreign_schema import ForeignSchema, check_in_process
-from onetool.core.schema import JSON
 from onetool.util.redact import REDACTED
+from onetool_child.json_types import JsonObject
 
 MAX_BODY_CHARS: Final = 20_000
 HIDDEN: Final = "hidden"  # instead of a literal credential
@@ -24,7 +24,7 @@ class RequestPreview(NamedTuple):
     body: str | None
 
 
-def preview_request(impl: JSON, schema: JSON, args: Mapping[str, Any]) -> RequestPreview:
+def preview_request(impl: JsonObject, schema: JsonObject, args: Mapping[str, Any]) -> RequestPreview:
     """Return the first request of a call. Later ones depend on its response.
 
     Raise ArgumentError if the arguments are invalid, and ValidationError if the implementation is.

@@ -5,17 +5,18 @@ An object must have `name`, `permissions` and `call(params, context)`, and may h
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from onetool.backends.python import PythonBackend
 from onetool.backends.threads import ToolThreads
 from onetool.core.bus.framework_tools import framework_tool
 from onetool.core.context import ToolContext, permissions as permission_set
-from onetool.core.schema import ANY_OBJECT, JSON, Schema, get_signature, schema_of_returns
+from onetool.core.schema import ANY_OBJECT, Schema, get_signature, schema_of_returns
 from onetool.core.tool import Result, Tool, get_declaration
 from onetool.errors import ToolError
 from onetool.util.docstring import description, example
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.tool_object import check_params, unwrap
 
 
@@ -101,7 +102,7 @@ class _ObjectBackend:
         self._call, self._threads = thing.call, threads
         self.module = f"{type(thing).__module__}.{type(thing).__qualname__}"
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         if inspect.iscoroutinefunction(self._call):
             return unwrap(await self._call(dict(args), context), tool.name)
         return unwrap(await self._threads.run(self._call, dict(args), context), tool.name)
@@ -110,11 +111,11 @@ class _ObjectBackend:
 class _ObjectSchema(Schema):
     """A schema that also calls `validate_params` of the object."""
 
-    def __init__(self, schema: JSON, validate: Callable[[JSON], object] | None) -> None:
+    def __init__(self, schema: JsonObject, validate: Callable[[JsonObject], object] | None) -> None:
         super().__init__(lambda: schema)
         self._validate = validate
 
-    def check(self, args: JSON, *, is_exact: bool = False) -> JSON:
+    def check(self, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
         checked = super().check(args, is_exact=is_exact)
         if self._validate is not None:
             check_params(self._validate, checked)

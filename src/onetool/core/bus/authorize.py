@@ -3,17 +3,16 @@
 Paths and hosts are checked when they are opened, in `onetool.files` and `onetool.net`.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from onetool.core.context import Permission, ToolContext, sort_permissions
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, PermissionDenied, ToolError
 from onetool.util.text import describe_unknown_account
+from onetool_child.json_types import JsonMapping
 
 
-def authorize(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+def authorize(tool: Tool, args: JsonMapping, context: ToolContext) -> None:
     """Raise an error if the agent may not make this call."""
     if not tool.enabled:
         raise ToolError(describe_disabled(tool.name, tool.disabled_reason), tool=tool.name)
@@ -50,14 +49,14 @@ def describe_disabled(name: str, reason: str | None) -> str:
     return f"{name} is disabled: {reason}" if reason else f"{name} is disabled"
 
 
-def required_permissions(tool: Tool, args: Mapping[str, Any]) -> frozenset[Permission]:
+def required_permissions(tool: Tool, args: JsonMapping) -> frozenset[Permission]:
     """Return the permissions that a call needs; some arguments need more than the tool itself."""
     if not tool.argument_permissions:
         return tool.permissions
     return tool.permissions.union(*(needed for name, needed in tool.argument_permissions.items() if args.get(name)))
 
 
-def _check_permissions(tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+def _check_permissions(tool: Tool, args: JsonMapping, context: ToolContext) -> None:
     needed = required_permissions(tool, args)
     missing = needed - context.permissions
     if not missing:

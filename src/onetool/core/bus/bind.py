@@ -16,6 +16,7 @@ from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError
 from onetool.util.text import pluralize, suggestion_hint
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_QUOTED_CHARS = 200  # characters of an argument name
 MAX_ARGUMENTS = 1_000  # of one call
@@ -25,11 +26,11 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 def bind(
     tool: Tool,
     positional: Sequence[Any],
-    named: Mapping[str, Any],
-    configured: Mapping[str, Any] = NO_ARGUMENTS,
+    named: JsonMapping,
+    configured: JsonMapping = NO_ARGUMENTS,
     *,
     is_exact: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the arguments by their full names. With `is_exact`, names must be complete and declared."""
     names = list(tool.input.properties)
     count, limit = len(positional) + len(named), max(MAX_ARGUMENTS, len(names))
@@ -76,7 +77,7 @@ def _reject_unknown(tool: Tool, bound: Iterable[str], names: Sequence[str], *, i
     raise call_error(tool, f"{tool.name}() has no argument {_quote_name(unknown[0])}{suffix}")
 
 
-def _apply_limit(tool: Tool, name: str, value: Any, configured: Mapping[str, Any]) -> Any:
+def _apply_limit(tool: Tool, name: str, value: Any, configured: JsonMapping) -> Any:
     limit = configured.get(name)
     if name not in tool.limits or limit is None:
         return value
@@ -94,7 +95,7 @@ def expand_name(key: str, names: Iterable[str]) -> str:
     return key if key in names else next((name for name in names if name.startswith(key)), key)
 
 
-def _bind_positional(tool: Tool, names: list[str], values: Sequence[Any]) -> dict[str, Any]:
+def _bind_positional(tool: Tool, names: list[str], values: Sequence[Any]) -> JsonObject:
     variadic = tool.input.variadic
     by_position = [name for name in names if name not in tool.input.keyword_only and name != variadic]
     by_position.sort(key=lambda name: name not in tool.input.required)  # the order of the signature

@@ -5,12 +5,13 @@ are passed unchanged; the audit log and the run history redact them.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
 from onetool.util.redact import Redactor
+from onetool_child.json_types import JsonMapping
 
 RUN = "run"  # used as the name of a run
 MAX_NAME_CHARS = 200
@@ -43,7 +44,7 @@ class CallFinished(NamedTuple):
     seconds: float
     error: str | None
     tool: Tool | None = None
-    args: Mapping[str, Any] | None = None
+    args: JsonMapping | None = None
     is_allowed: bool | None = None
     value: Any = None
     admitted: Any = None  # the return value of `ToolBus.admit`

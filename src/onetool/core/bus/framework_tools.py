@@ -9,11 +9,12 @@ from typing import Any
 
 from onetool.core.context import ToolContext
 from onetool.core.policy.hints import read_hints
-from onetool.core.schema import JSON, Schema
+from onetool.core.schema import Schema
 from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError
+from onetool_child.json_types import JsonMapping, JsonObject
 
-Invoke = Callable[[dict[str, Any]], Awaitable[Any]]
+Invoke = Callable[[JsonObject], Awaitable[Any]]
 
 
 def framework_tool(thing: Any) -> Tool | None:
@@ -27,7 +28,7 @@ def framework_tool(thing: Any) -> Tool | None:
     return None
 
 
-def _make_tool(thing: Any, schema: JSON, invoke: Invoke) -> Tool:
+def _make_tool(thing: Any, schema: JsonObject, invoke: Invoke) -> Tool:
     return Tool(
         name=str(thing.name),
         backend=_FrameworkBackend(invoke),
@@ -41,7 +42,7 @@ class _FrameworkBackend:
     def __init__(self, invoke: Invoke) -> None:
         self._invoke = invoke
 
-    async def invoke(self, _tool: Tool, args: Mapping[str, Any], _context: ToolContext) -> Any:
+    async def invoke(self, _tool: Tool, args: JsonMapping, _context: ToolContext) -> Any:
         return await self._invoke(dict(args))
 
 
@@ -53,9 +54,9 @@ def _context_error(thing: Any, what: str, where: str) -> ToolError:
 # --- LangChain and pydantic-ai -------------------------------------------------------------------------------------
 
 
-def _read_model_schema(schema: Any) -> JSON:
+def _read_model_schema(schema: Any) -> JsonObject:
     """Return the schema of a LangChain tool, which is JSON or a pydantic model."""
-    found: JSON = dict(schema) if isinstance(schema, Mapping) else schema.model_json_schema()
+    found: JsonObject = dict(schema) if isinstance(schema, Mapping) else schema.model_json_schema()
     return found
 
 
@@ -64,7 +65,7 @@ def _from_pydantic_ai(thing: Any) -> Tool:
         raise _context_error(thing, "a RunContext", "a run of pydantic-ai")
     schema = thing.function_schema
 
-    async def invoke(args: dict[str, Any]) -> Any:
+    async def invoke(args: JsonObject) -> Any:
         return await schema.call(schema.validator.validate_python(args), None)
 
     return _make_tool(thing, schema.json_schema, invoke)
@@ -78,7 +79,7 @@ def _from_mcp(thing: Any) -> Tool:
     if is_of_sdk and thing.context_kwarg is not None:
         raise _context_error(thing, "a Context", "a request to its server")
 
-    async def invoke(args: dict[str, Any]) -> Any:
+    async def invoke(args: JsonObject) -> Any:
         return _read_mcp_result(thing, await thing.run(args, *([None] if is_of_sdk else [])))
 
     tool, annotations = _make_tool(thing, thing.parameters, invoke), getattr(thing, "annotations", None)

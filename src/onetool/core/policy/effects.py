@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from onetool.core.context import Effect, Permission
 from onetool.core.registry import python_name
 from onetool.core.tool import Tool
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.config.model import PackSettings
@@ -28,7 +29,7 @@ BY_PERMISSION: Final = {
 }
 
 
-def get_effects(tool: Tool, args: Mapping[str, Any] | None = None) -> frozenset[Effect]:
+def get_effects(tool: Tool, args: JsonMapping | None = None) -> frozenset[Effect]:
     """Return the effects of a tool, with those that its arguments add."""
     effects = tool.effects
     if effects is None:
@@ -45,12 +46,12 @@ def get_implied_permissions(effects: frozenset[Effect] | None) -> frozenset[Perm
     return frozenset(implied - {Permission.READ})
 
 
-def has_effect(tool: Tool, args: Mapping[str, Any] | None = None) -> bool:
+def has_effect(tool: Tool, args: JsonMapping | None = None) -> bool:
     """Return whether a call does anything but read."""
     return not get_effects(tool, args) <= READ_ONLY
 
 
-def changes_something(tool: Tool, args: Mapping[str, Any] | None = None) -> bool:
+def changes_something(tool: Tool, args: JsonMapping | None = None) -> bool:
     """Return whether a call writes or executes, so that repeating it may do harm."""
     return not get_effects(tool, args).isdisjoint(CHANGING)
 
@@ -65,7 +66,7 @@ def sort_effects(effects: Iterable[Effect]) -> list[str]:
     return [str(effect) for effect in Effect if effect in found]
 
 
-def describe_effects(tool: Tool, args: Mapping[str, Any] | None = None) -> str:
+def describe_effects(tool: Tool, args: JsonMapping | None = None) -> str:
     """Return the effects of a tool for readers, such as `write, external (not declared)`."""
     notes = [*([] if is_declared(tool) else ["not declared"]), *(["idempotent"] if tool.is_idempotent else [])]
     return ", ".join(sort_effects(get_effects(tool, args))) + (f" ({', '.join(notes)})" if notes else "")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from onetool.core.context import Effect
 from onetool.core.policy.effects import UNDECLARED
 from onetool.core.policy.labels import UNTRUSTED
+from onetool_child.json_types import JsonMapping
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -29,7 +30,7 @@ class Hints(NamedTuple):
         return Hints(effects, self.is_idempotent and other.is_idempotent)
 
 
-def describe_claims(annotations: Mapping[str, Any] | None) -> str:
+def describe_claims(annotations: JsonMapping | None) -> str:
     """Return what annotations claim that lowers effects, for a person who accepts them; empty if nothing does."""
     hints = read_hints(annotations)
     if hints.effects is None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from onetool.core.context import OWN_PACK, Effect, Permission
 from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.tool import Tool
+from onetool_child.json_types import JsonMapping, JsonObject
 
 PRIVATE: Final = "private"
 UNTRUSTED: Final = "untrusted"
@@ -63,18 +64,18 @@ class SessionLabels:
         if UNTRUSTED in labels:
             self.untrusted = self.untrusted or tool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the labels with their sources, to be stored with a result."""
         return {PRIVATE: dict(self.private), UNTRUSTED: self.untrusted}
 
-    def merge(self, stored: Mapping[str, Any] | None) -> None:
+    def merge(self, stored: JsonMapping | None) -> None:
         """Add the labels of a stored value, as of `to_json`. None: it may contain anything."""
         found = UNKNOWN if stored is None else stored
         for source, tool in dict(found.get(PRIVATE) or {}).items():
             self._add_private(source, tool)
         self.untrusted = self.untrusted or str(found.get(UNTRUSTED) or "")
 
-    def record(self, tool: Tool, args: Mapping[str, Any], is_untrusted_value: bool = False) -> None:
+    def record(self, tool: Tool, args: JsonMapping, is_untrusted_value: bool = False) -> None:
         """Add the labels of a call, also of one that failed: error messages are text of the tool.
 
         The answer of a language model is as trustworthy as what it was sent, which the session has labels for.
@@ -88,7 +89,7 @@ class SessionLabels:
     def _add_private(self, source: str, tool: str) -> None:
         self.private.setdefault(source if len(self.private) < MAX_SOURCES else UNKNOWN_SOURCE, tool)
 
-    def explain_risk(self, tool: Tool, args: Mapping[str, Any]) -> str:
+    def explain_risk(self, tool: Tool, args: JsonMapping) -> str:
         """Return why a call could send private data to somebody else; empty if it cannot.
 
         A call without arguments carries no data. A call that only reads from the one source of all private data tells
@@ -109,12 +110,12 @@ class SessionLabels:
         return f"it sends data out: {private} {access} private data, and {self.untrusted} returned untrusted data"
 
 
-def _get_source(tool: Tool, args: Mapping[str, Any]) -> str:
+def _get_source(tool: Tool, args: JsonMapping) -> str:
     """Return the source of the data of a call: a pack, or the server whose resources `ot` reads."""
     server = args.get("server") if tool.pack == OWN_PACK else None
     return server if isinstance(server, str) else tool.pack or tool.name
 
 
-def _has_destination(tool: Tool, args: Mapping[str, Any]) -> bool:
+def _has_destination(tool: Tool, args: JsonMapping) -> bool:
     is_named = tool.pack != OWN_PACK and any(re.search(DESTINATION_NAME, name) for name in args)
     return is_named or re.search(DESTINATION, json.dumps(dict(args), default=str)) is not None

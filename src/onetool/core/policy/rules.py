@@ -12,6 +12,7 @@ from onetool.core.policy.labels import SessionLabels
 from onetool.core.registry import python_name
 from onetool.core.tool import Tool
 from onetool.errors import PermissionDenied
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.config.model import Agent, Rule as RuleSettings
@@ -47,7 +48,7 @@ class _Rule:
         """Whether it depends on the arguments or the account of a call."""
         return bool(self.arguments) or self.account is not None
 
-    def matches(self, tool: Tool, effects: frozenset[Effect], args: Mapping[str, Any], account: str) -> bool:
+    def matches(self, tool: Tool, effects: frozenset[Effect], args: JsonMapping, account: str) -> bool:
         if self.account is not None and not (account and fnmatchcase(account, self.account)):
             return False
         if not self.matches_tool(tool, effects):
@@ -91,9 +92,7 @@ class Policy:
     def can_ask(self) -> bool:
         return self.is_guarded or any(rule.decision == "ask" for rule in self.rules)
 
-    def decide(
-        self, tool: Tool, args: Mapping[str, Any], labels: SessionLabels | None = None, account: str = ""
-    ) -> Ruling:
+    def decide(self, tool: Tool, args: JsonMapping, labels: SessionLabels | None = None, account: str = "") -> Ruling:
         """Decide about a call with bound arguments. Without `labels`, the session may have received anything."""
         if tool.name == ALWAYS_ASKED and tool.source == "local":
             effects = get_effects(tool, args)
@@ -152,7 +151,7 @@ def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:
     )
 
 
-def matches_arguments(patterns: Mapping[str, Any], args: Mapping[str, Any]) -> bool:
+def matches_arguments(patterns: JsonMapping, args: JsonMapping) -> bool:
     """Return whether each pattern matches an argument that was passed, as in a rule."""
     return all(name in args and _make_test(pattern)(args[name]) for name, pattern in patterns.items())
 

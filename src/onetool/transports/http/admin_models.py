@@ -6,8 +6,9 @@ from pydantic import Field
 
 from onetool.core.policy.rules import Choice
 from onetool.transports.http.models import ApiModel, Count, Flag, Query, SecretUseInfo, Size, Text, Time, absent
+from onetool_child.json_types import JsonObject
 
-SettingsValues = dict[str, Any]
+SettingsValues = JsonObject
 MAX_TEXT_CHARS = 1_000_000
 
 

@@ -12,7 +12,6 @@ from starlette.routing import Route, Router
 
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
-from onetool.core.schema import JSON
 from onetool.state.storage import LastUseStorage, SharedCounters, StoredTokens, TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.agents import AgentHandlers
@@ -53,6 +52,7 @@ from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
 from onetool.transports.http.tokens import LiveTokens
 from onetool.transports.run_history import LiveRuns
+from onetool_child.json_types import JsonObject
 
 
 class Neighbors(Protocol):
@@ -63,7 +63,7 @@ class Neighbors(Protocol):
 
 
 PARTS: Final = ("admin UI at /", "MCP at /mcp", "bundle API at /tools", "REST API at /api")
-SEGMENT: Final[JSON] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
+SEGMENT: Final[JsonObject] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
 PLAIN_TEXT: Final = {"text/plain": TEXT}
 
 
@@ -143,7 +143,7 @@ def create_token_use(app: OneTool) -> TokenUse:
     return TokenUse(lambda: app.directories.user, shared=get_shared)
 
 
-def _path_schemas() -> Mapping[str, JSON]:
+def _path_schemas() -> Mapping[str, JsonObject]:
     """Return the schemas of path parameters by name."""
     return {
         "bundleID": TypeAdapter(Id).json_schema(),

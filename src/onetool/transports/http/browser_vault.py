@@ -7,15 +7,16 @@ import base64
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 from onetool.errors import StorageError
 from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.state.storage import RemoteState
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
+from onetool_child.json_types import JsonMapping, JsonObject
 
 KEY_NAME: Final = "browser sessions"
 MAX_USED: Final = 10_000
@@ -107,22 +108,22 @@ class BrowserVault:
         """Return the vault of all replicas. Blocks on the database when it is opened for the first time."""
         return cls(remote.load_key(KEY_NAME), SharedMemory(remote), clock)
 
-    def seal(self, kind: str, seconds: float, facts: Mapping[str, Any]) -> str:
+    def seal(self, kind: str, seconds: float, facts: JsonMapping) -> str:
         """Return the facts as text that only a server can read, and that is valid for this time."""
         known = {"id": os.urandom(16).hex(), "end": self._clock() + seconds, **facts}
         sealed = self._sealer.seal(json.dumps(known).encode(), kind.encode())
         return base64.urlsafe_b64encode(sealed).decode().rstrip("=")  # for URLs and cookies
 
-    def open(self, kind: str, text: str) -> dict[str, Any] | None:
+    def open(self, kind: str, text: str) -> JsonObject | None:
         """Return the facts; None if they were changed, are of another kind, or have expired."""
         try:
             sealed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
-            facts: dict[str, Any] = json.loads(self._sealer.open(sealed, kind.encode()))
+            facts: JsonObject = json.loads(self._sealer.open(sealed, kind.encode()))
         except (StorageError, ValueError):
             return None
         return facts if self._clock() < facts["end"] else None
 
-    def use(self, kind: str, text: str) -> dict[str, Any] | None:
+    def use(self, kind: str, text: str) -> JsonObject | None:
         """Return the facts, once. Blocks."""
         facts = self.open(kind, text)
         return facts if facts is not None and self.memory.use(facts["id"]) else None

@@ -7,7 +7,7 @@ ran and failed is not an HTTP error: its error is the response to the call.
 import os
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onetool.core.schema import JSON
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.logging import Log
 from onetool.util.invisible import escape_invisible
 from onetool_child.data import text
+from onetool_child.json_types import JsonMapping, JsonObject
 
 STATUS: Final[dict[str, int]] = {
     "invalid": 400,
@@ -72,7 +72,7 @@ class ApiError(Exception):
         self,
         code: str,
         message: str,
-        details: Mapping[str, Any] | None = None,
+        details: JsonMapping | None = None,
         headers: Mapping[str, str] | None = None,
         *,
         hint: str = "",
@@ -106,7 +106,7 @@ class ApiError(Exception):
         return STATUS[self.code]
 
     @property
-    def body(self) -> JSON:
+    def body(self) -> JsonObject:
         return {"error": {"code": self.code, "message": self.message, "details": self.details}}
 
     @property

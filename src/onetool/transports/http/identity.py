@@ -6,7 +6,6 @@ identifies one agent. It sees only its own runs and activity, and the statistics
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from starlette.requests import Request
 
@@ -20,6 +19,7 @@ from onetool.state.disabled_tools import EVERYTHING
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import includes_scope
+from onetool_child.json_types import JsonObject
 
 
 def visible_agent(request: Request) -> str | None:
@@ -52,7 +52,7 @@ def require_scope(request: Request, needed: str, purpose: str) -> str:
     return str(state[ACTOR])
 
 
-def caller_fields(request: Request) -> dict[str, Any]:
+def caller_fields(request: Request) -> JsonObject:
     """Return the caller's identity as arguments for `OneTool.run` and `OneTool.context`."""
     agent, token_id = get_agent(request.scope), get_token_id(request.scope)
     actor = str(request.scope.get("state", {}).get(ACTOR, ""))

@@ -10,7 +10,6 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.core.schema import JSON
 from onetool.core.tool import Result
 from onetool.errors import BundleError, SignInRequired, ToolError, describe
 from onetool.runner.run_output import ClientChannel, RunOutput
@@ -27,6 +26,7 @@ from onetool.transports.http.routing import ResponseSpec
 from onetool.util.redact import Redactor
 from onetool_child.data import NotData, as_data
 from onetool_child.errors import get_message
+from onetool_child.json_types import JsonObject
 
 Check = Callable[[], Awaitable[None]]
 OUTCOME: Final = ResponseSpec(
@@ -68,7 +68,7 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
     return await api.run_in_thread(lambda: json_response(build_outcome(result, api.app.redact)))
 
 
-def build_outcome(result: Result, redact: Redactor) -> JSON:
+def build_outcome(result: Result, redact: Redactor) -> JsonObject:
     """Return the outcome with secrets redacted. Raise an `ApiError` if the call was rejected."""
     error = result.error
     if error is None:
@@ -87,10 +87,10 @@ def build_outcome(result: Result, redact: Redactor) -> JSON:
     return FailedCall(error=redact.redact_data(_as_data(fields))).as_json()
 
 
-def _as_data(fields: JSON) -> JSON:
+def _as_data(fields: JsonObject) -> JsonObject:
     """Return the fields as JSON data. Tools may put any object into them."""
     try:
-        data: JSON = as_data(fields)
+        data: JsonObject = as_data(fields)
     except (NotData, RecursionError):
         return {key: str(value) for key, value in fields.items()}
     return data

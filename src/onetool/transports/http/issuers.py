@@ -24,6 +24,7 @@ from onetool.net.messages import Request, Response
 from onetool.net.urls import Target, parse_target
 from onetool.transports.http.errors import ApiError
 from onetool.util.background_tasks import BackgroundTasks
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import has_few_values
 
 ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to one host
@@ -64,8 +65,8 @@ class IssuerMetadata:
 class IssuerKey:
     """A published key. Its parsed form is created for an algorithm at its first use."""
 
-    jwk: Mapping[str, Any]
-    _parsed: dict[str, Any] = field(default_factory=dict)
+    jwk: JsonMapping
+    _parsed: JsonObject = field(default_factory=dict)
 
     def fits(self, key_id: str | None, algorithm: str) -> bool:
         kind, curves = KEY_TYPES[algorithm]
@@ -123,7 +124,7 @@ class IssuerDirectory:
         assert state.metadata is not None
         return state.metadata
 
-    async def post_form(self, issuer: str, url: str, fields: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    async def post_form(self, issuer: str, url: str, fields: bytes, headers: Mapping[str, str]) -> JsonObject:
         """Send a form to an endpoint of the issuer and return the JSON object of a successful response."""
         form = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return _parse_object(await self._send(issuer, Request("POST", url, tuple(form.items()), fields)))
@@ -207,7 +208,7 @@ def _make_rules(issuer: Target, target: Target) -> HostRules:
     return HostRules((target.authority,), allow_private_addresses=is_local or target.origin == issuer.origin)
 
 
-def _parse_object(response: Response) -> dict[str, Any]:
+def _parse_object(response: Response) -> JsonObject:
     text = response.text()
     try:
         data = json.loads(text) if has_few_values(text) else None
@@ -227,7 +228,7 @@ def _parse_keys(response: Response) -> tuple[IssuerKey, ...]:
     return tuple(IssuerKey(key) for key in keys[:MAX_KEYS] if isinstance(key, dict) and _is_usable(key))
 
 
-def _is_usable(jwk: Mapping[str, Any]) -> bool:
+def _is_usable(jwk: JsonMapping) -> bool:
     """Return whether this is a public key for signatures, of a reasonable size."""
     key_id, uses = jwk.get("kid"), jwk.get("key_ops", ["verify"])
     if jwk.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from onetool.bundles.model import MAX_NESTING
 from onetool.transports.http.errors import ApiError
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MEDIA_TYPE: Final = "application/json"
 MAX_DIGITS: Final = 300
@@ -32,7 +33,7 @@ class RequestBody:
         headers = request.headers
         return cls(headers.get("content-type", ""), headers.get("content-encoding", ""), await request.body())
 
-    def data(self) -> Mapping[str, Any]:
+    def data(self) -> JsonMapping:
         """Parse the body. Large bodies take long: do not call this on the event loop."""
         try:
             _check_media_type(self)
@@ -86,7 +87,7 @@ def _parse(content: bytes) -> Any:
         raise _invalid(f"the request body is nested more than {MAX_NESTING} levels deep") from None
 
 
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]

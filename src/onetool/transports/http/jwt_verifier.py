@@ -20,6 +20,7 @@ from onetool.transports.http.issuers import MAX_KEY_ID_CHARS, IssuerDirectory
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import shorten
 from onetool.util.token_ids import identify_subject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_JWT_CHARS: Final = 8192
 JWT_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
@@ -55,7 +56,6 @@ LIBRARY_REASONS: Final = {
     "InvalidKeyError": "key",
     "DecodeError": "malformed",
 }
-JsonObject = dict[str, Any]
 
 
 class JwtVerifier:
@@ -82,7 +82,7 @@ class JwtVerifier:
 
     async def verify(
         self, text: str, issuer: str, algorithms: Collection[str], audiences: Iterable[str]
-    ) -> Mapping[str, Any]:
+    ) -> JsonMapping:
         """Return the claims of a JWT of this issuer. Raise an ApiError if anything is wrong with it."""
         header, _ = parse_jwt(text)
         algorithm = header["alg"]
@@ -93,7 +93,7 @@ class JwtVerifier:
             reject("key")
         return _decode(text, key, algorithm, issuer, [*audiences])
 
-    def find_agent(self, claims: Mapping[str, Any], entries: Iterable[Issuer]) -> RequestCredential:
+    def find_agent(self, claims: JsonMapping, entries: Iterable[Issuer]) -> RequestCredential:
         """Return the credential of the subject: the first entry that maps it to an agent counts."""
         issuer, subject = str(claims["iss"]), str(claims["sub"])
         identifier = identify_subject(issuer, subject)
@@ -125,7 +125,7 @@ def _name_actor(issuer: str, subject: str, identifier: str) -> str:
     return f"subject {name} {MARK}{digest} ({place})"
 
 
-def map_agent(entry: Issuer, claims: Mapping[str, Any]) -> str | None:
+def map_agent(entry: Issuer, claims: JsonMapping) -> str | None:
     """Return the agent that the claim selects by the table, or the default agent. None: the subject is rejected."""
     value: Any = claims.get(entry.agent_claim)
     if value is None:  # a path such as realm_access.roles
@@ -185,7 +185,7 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _decode(text: str, key: Any, algorithm: str, issuer: str, audiences: list[str]) -> Mapping[str, Any]:
+def _decode(text: str, key: Any, algorithm: str, issuer: str, audiences: list[str]) -> JsonMapping:
     import jwt
 
     try:
@@ -206,6 +206,6 @@ def _decode(text: str, key: Any, algorithm: str, issuer: str, audiences: list[st
     return {**claims, "exp": expires}
 
 
-def _list_audiences(claims: Mapping[str, Any]) -> set[str]:
+def _list_audiences(claims: JsonMapping) -> set[str]:
     found = claims["aud"]
     return {found} if isinstance(found, str) else {*found}

@@ -4,7 +4,6 @@ Names are snake_case here and camelCase in JSON. A response has every field, exc
 """
 
 import re
-from collections.abc import Mapping
 from operator import not_
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -40,7 +39,7 @@ from onetool.bundles.model import (
     to_bundle_error,
 )
 from onetool.bundles.secret_bindings import SecretUse, normalize_origin
-from onetool.core.schema import ANY_OBJECT, JSON
+from onetool.core.schema import ANY_OBJECT
 from onetool.results.window import Unit
 from onetool.runs.decisions import MAX_SECONDS, TOOL_PATTERN
 from onetool.runs.grants import MAX_COUNT
@@ -51,6 +50,7 @@ from onetool.transports.http.errors import STATUS, ApiError, camel_case
 from onetool.util.time_format import parse_time
 from onetool.util.validation_text import describe_problem
 from onetool_child.data import FORMATS
+from onetool_child.json_types import JsonMapping, JsonObject
 
 DEFAULT_PAGE_SIZE: Final = 25
 MAX_PAGE_SIZE: Final = 256
@@ -74,7 +74,7 @@ class ApiSchemas(GenerateJsonSchema):
 class _Parameters(ApiSchemas):
     """JSON Schema for query parameters: an optional one may be omitted but is never null."""
 
-    def nullable_schema(self, schema: Any) -> JSON:
+    def nullable_schema(self, schema: Any) -> JsonObject:
         return self.generate_inner(schema["schema"])
 
 
@@ -90,7 +90,7 @@ class ApiModel(BaseModel):
     )
 
     @classmethod
-    def parse(cls, body: Mapping[str, Any]) -> Self:
+    def parse(cls, body: JsonMapping) -> Self:
         """Validate a request body."""
         check_depth(body)
         try:
@@ -98,7 +98,7 @@ class ApiModel(BaseModel):
         except ValidationError as error:
             raise to_bundle_error(error) from None
 
-    def as_json(self) -> JSON:
+    def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -110,7 +110,7 @@ Permissions = list[Literal["read", "write", "exec", "network"]]
 class ErrorBody(ApiModel):
     code: Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(STATUS)})]
     message: str
-    details: dict[str, Any]
+    details: JsonObject
 
 
 class ErrorResponse(ApiModel):
@@ -190,7 +190,7 @@ class Query(ApiModel):
     ALIASES: ClassVar[tuple[str, ...]] = ()  # other names that are accepted
 
     @classmethod
-    def parameters(cls) -> JSON:
+    def parameters(cls) -> JsonObject:
         return cls.model_json_schema(by_alias=True, schema_generator=_Parameters)
 
     @classmethod
@@ -470,20 +470,20 @@ class RequestView(ApiModel):
 class PreviewBody(ApiModel):
     """A call of an HTTP tool, which does not have to be stored."""
 
-    http_impl: JSON
-    arg_schema: JSON = Field(default_factory=lambda: dict(ANY_OBJECT))
-    args: dict[str, Any] = Field(default_factory=dict)
+    http_impl: JsonObject
+    arg_schema: JsonObject = Field(default_factory=lambda: dict(ANY_OBJECT))
+    args: JsonObject = Field(default_factory=dict)
 
 
 class Call(ApiModel):
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments, as defined by the tool's argSchema")
+    args: JsonObject = Field(default_factory=dict, description="Arguments, as defined by the tool's argSchema")
 
 
 class Success(ApiModel):
     ok: Literal[True] = True
     value: Any
 
-    def as_json(self) -> JSON:
+    def as_json(self) -> JsonObject:
         """Return the value without copying it: it may be large."""
         return {"ok": True, "value": self.value}
 
@@ -639,7 +639,7 @@ class DurableRunCall(ApiModel):
     tool: str
     state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*CallState]})]
     effects: list[str]
-    arguments: dict[str, Any]
+    arguments: JsonObject
     by: str
     reason: str
     result: Any
@@ -671,7 +671,7 @@ class ApprovalCall(ApiModel):
     number: int
     tool: str
     effects: list[str]
-    arguments: dict[str, Any]
+    arguments: JsonObject
     reason: str
     state: Literal["pending", "unknown"]
 
@@ -695,7 +695,7 @@ class ApprovalList(ApiModel):
 
 class GrantRequest(ApiModel):
     tool: Annotated[str, Field(strict=True, pattern=TOOL_PATTERN.pattern)]
-    arguments: dict[str, Any] = Field(
+    arguments: JsonObject = Field(
         default={},
         description="Patterns of strings; other values must be equal. Arguments without a pattern stay as they are in "
         "the approved calls",
@@ -782,7 +782,7 @@ class ToolVersion(ApiModel):
 
 
 class ToolDetails(ToolLine):
-    input_schema: dict[str, Any]
+    input_schema: JsonObject
     output_schema: Any
     example: str
     returns: str

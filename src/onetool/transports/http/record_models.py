@@ -1,6 +1,6 @@
 """Models of the records that people look at: tokens, spending, errors, the audit log and connected clients."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -17,6 +17,7 @@ from onetool.transports.http.models import (
     take_single,
 )
 from onetool.transports.http.token_changes import Scope
+from onetool_child.json_types import JsonObject
 
 
 class TokenInfo(ApiModel):
@@ -127,7 +128,7 @@ class AuditRecord(ApiModel):
     agent: str
     name: str = Field(description="Tool of a call, or action of a change")
     outcome: str
-    details: dict[str, Any] = Field(description="Further fields of the record")
+    details: JsonObject = Field(description="Further fields of the record")
 
 
 class AuditList(ApiModel):

@@ -12,9 +12,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from onetool.bundles.model import Bundle, StoredTool
-from onetool.core.schema import JSON
 from onetool.transports.http.errors import ApiError
 from onetool_child.data import text
+from onetool_child.json_types import JsonObject
 
 MEDIA_TYPE: Final = "application/json"
 NO_CACHE: Final = "no-cache"
@@ -53,14 +53,14 @@ def conditional_response(data: Any, request_headers: Headers) -> Response:
     return Response(_encode(data), 200, headers, MEDIA_TYPE)
 
 
-def build_precondition(request_headers: Headers) -> Callable[[Bundle | StoredTool | JSON | None], None]:
+def build_precondition(request_headers: Headers) -> Callable[[Bundle | StoredTool | JsonObject | None], None]:
     """Return a function that checks `If-Match` and `If-None-Match` of a write."""
     expected, unexpected = (
         _parse_etags(request_headers, "if-match"),
         _parse_etags(request_headers, "if-none-match", is_weak_allowed=True),
     )
 
-    def check(current: Bundle | StoredTool | JSON | None) -> None:
+    def check(current: Bundle | StoredTool | JsonObject | None) -> None:
         tag = None if current is None else compute_etag(current if isinstance(current, dict) else current.as_json())
         if expected and (tag is None or not _matches_any(_stable_part(tag), map(_stable_part, expected))):
             raise _precondition_error("If-Match", tag)

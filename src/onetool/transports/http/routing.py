@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onetool.core.schema import JSON
 from onetool.transports.http.errors import STATUS, ApiError
 from onetool.util.text import quote, suggestion_hint
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from onetool.transports.http.models import Query
 
 JSON_MEDIA_TYPE: Final = "application/json"
-TEXT: Final[JSON] = {"type": "string"}
-BYTES: Final[JSON] = {"type": "string", "format": "binary"}
+TEXT: Final[JsonObject] = {"type": "string"}
+BYTES: Final[JsonObject] = {"type": "string", "format": "binary"}
 DESCRIPTION: Final = "All connected tools over REST. Errors have the body {error: {code, message, details}}."
 TOKEN: Final = "Identifies the agent. Not required on the local machine."  # noqa: S105 - not a token
 COMMON_ERRORS: Final = (
     *("invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy", "storage_unavailable"),
 )
-ETAG: Final[JSON] = {"ETag": {"schema": TEXT, "description": "Changes with the content"}}
+ETAG: Final[JsonObject] = {"ETag": {"schema": TEXT, "description": "Changes with the content"}}
 READ_CONDITIONS: Final = {"If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"}
 WRITE_CONDITIONS: Final = {
     "If-Match": "Apply the change only if the current ETag matches; otherwise returns 412",
@@ -48,7 +48,7 @@ class ResponseSpec:
 
     description: str
     model: "type[BaseModel] | None" = None
-    media: Mapping[str, JSON] = field(default_factory=dict)
+    media: Mapping[str, JsonObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Operation:
     summary: str
     responses: Mapping[int, ResponseSpec]
     query: "type[Query] | None" = None
-    body: "type[BaseModel] | Mapping[str, JSON] | None" = None  # a model, or schemas by their media types
+    body: "type[BaseModel] | Mapping[str, JsonObject] | None" = None  # a model, or schemas by their media types
     errors: Sequence[str] = ()
     has_etag: bool = False
     is_conditional: bool = False  # a write with If-Match and If-None-Match
@@ -91,7 +91,7 @@ def _list_parameters(query: "type[Query] | None") -> Sequence[str]:
 # --- the document --------------------------------------------------------------------------------------------------
 
 
-def build_document(operations: Iterable[Operation], path_schemas: Mapping[str, JSON]) -> JSON:
+def build_document(operations: Iterable[Operation], path_schemas: Mapping[str, JsonObject]) -> JsonObject:
     """Return the OpenAPI document. `path_schemas` has the schemas of path parameters by name."""
     from pydantic.json_schema import models_json_schema
 
@@ -104,7 +104,7 @@ def build_document(operations: Iterable[Operation], path_schemas: Mapping[str, J
     refs, found = models_json_schema(
         list(models), by_alias=True, ref_template="#/components/schemas/{model}", schema_generator=ApiSchemas
     )
-    paths: dict[str, JSON] = {}
+    paths: dict[str, JsonObject] = {}
     for operation in all_operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe_operation(
             operation, refs, path_schemas
@@ -127,10 +127,12 @@ def _models(operation: Operation) -> "Iterator[tuple[type[BaseModel], JsonSchema
         yield operation.body, "validation"
 
 
-def _describe_operation(operation: Operation, refs: Mapping[Any, JSON], path_schemas: Mapping[str, JSON]) -> JSON:
+def _describe_operation(
+    operation: Operation, refs: Mapping[Any, JsonObject], path_schemas: Mapping[str, JsonObject]
+) -> JsonObject:
     # `getToolsBundlesByBundleID`: unlike handler names, it is unique
     parts = re.sub(r"\{(\w+)\}", r"by/\1", operation.path).split("/")
-    description: JSON = {
+    description: JsonObject = {
         "tags": [operation.path.split("/")[1]],
         "summary": operation.summary,
         "operationId": operation.method.lower() + "".join(part[:1].upper() + part[1:] for part in parts),
@@ -145,11 +147,11 @@ def _describe_operation(operation: Operation, refs: Mapping[Any, JSON], path_sch
     return description
 
 
-def _content(schemas: Mapping[str, JSON]) -> JSON:
+def _content(schemas: Mapping[str, JsonObject]) -> JsonObject:
     return {media_type: {"schema": schema} for media_type, schema in schemas.items()}
 
 
-def _parameters(operation: Operation, path_schemas: Mapping[str, JSON]) -> Iterator[JSON]:
+def _parameters(operation: Operation, path_schemas: Mapping[str, JsonObject]) -> Iterator[JsonObject]:
     for name in re.findall(r"\{(\w+)\}", operation.path):
         yield {"name": name, "in": "path", "required": True, "schema": path_schemas[name]}
     query = operation.query.parameters() if operation.query else {"properties": {}}
@@ -163,7 +165,7 @@ def _parameters(operation: Operation, path_schemas: Mapping[str, JSON]) -> Itera
         yield {"name": name, "in": "header", "required": False, "description": description, "schema": TEXT}
 
 
-def _responses(operation: Operation, refs: Mapping[Any, JSON]) -> Iterator[tuple[str, JSON]]:
+def _responses(operation: Operation, refs: Mapping[Any, JsonObject]) -> Iterator[tuple[str, JsonObject]]:
     from onetool.transports.http.models import ErrorResponse
 
     tag = {"headers": ETAG} if operation.has_etag else {}

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import anyio.to_thread
@@ -29,6 +29,7 @@ from onetool.transports.http.issuers import IssuerDirectory, IssuerMetadata
 from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.request_checks import Bind, find_base_url, read_bind
 from onetool.transports.http.sessions import BrowserSessions
+from onetool_child.json_types import JsonObject
 
 MAX_PARAMETER_CHARS: Final = 4096
 SEE_OTHER: Final = 303
@@ -120,7 +121,7 @@ class BrowserSignIn:
         # The code is in the fragment, which browsers neither send to servers nor pass on.
         return RedirectResponse(f"{base_url}/#/code/{code}", SEE_OTHER)
 
-    def _restore(self, facts: dict[str, Any] | None, *, is_bound: bool) -> _PendingSignIn:
+    def _restore(self, facts: JsonObject | None, *, is_bound: bool) -> _PendingSignIn:
         if facts is None:
             raise _SignInFailed("expired", "unknown or expired state")
         if not is_bound:

@@ -6,7 +6,7 @@ token does; without one, the agent is `default`.
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from onetool.errors import ToolError
 from onetool.proxy.relay import Progress
 from onetool.runs.questions import Approver, Question
 from onetool.util.token_ids import includes_scope
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_NAME_CHARS = 64
 PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
@@ -53,7 +54,7 @@ def get_agent(app: OneTool, context: Any) -> str:
     return _state(context).get("agent") or DEFAULT
 
 
-def caller_fields(app: OneTool, context: Any) -> dict[str, Any]:
+def caller_fields(app: OneTool, context: Any) -> JsonObject:
     """Return the caller's identity as arguments for `OneTool.run` and `OneTool.context`."""
     state = _state(context)
     return {
@@ -67,7 +68,7 @@ def caller_fields(app: OneTool, context: Any) -> dict[str, Any]:
 
 
 def make_approver(
-    app: OneTool, context: Any, ask: Callable[[Question], Awaitable[Mapping[str, Any] | None]]
+    app: OneTool, context: Any, ask: Callable[[Question], Awaitable[JsonMapping | None]]
 ) -> Approver | None:
     """Return the person at the client of a request, or None if answers of this client do not count."""
     state = _state(context)
@@ -117,14 +118,14 @@ def get_request_id(context: Any) -> str:
     return str(_state(context).get("request_id") or "")
 
 
-def _state(context: Any) -> Mapping[str, Any]:
-    state: Mapping[str, Any] = context.request.scope.get("state", {}) if context.request is not None else {}
+def _state(context: Any) -> JsonMapping:
+    state: JsonMapping = context.request.scope.get("state", {}) if context.request is not None else {}
     return state
 
 
-def request_meta(context: Any) -> dict[str, Any]:
+def request_meta(context: Any) -> JsonObject:
     """Return the request's metadata without the fields of the protocol itself."""
-    meta: Mapping[str, Any] = context.meta or {}
+    meta: JsonMapping = context.meta or {}
     return {key: value for key, value in meta.items() if key not in PROGRESS_KEYS and not key.startswith(PROTOCOL)}
 
 

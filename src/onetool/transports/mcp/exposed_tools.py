@@ -39,12 +39,13 @@ from onetool.transports.mcp.relay import Call, ClientMessages, ClientRelay
 from onetool.util.invisible import find_in_name
 from onetool.util.text import did_you_mean
 from onetool_child.errors import get_message
+from onetool_child.json_types import JsonMapping, JsonObject
 
 CONNECT_SECONDS = 10.0
 MAX_SELECTIONS = 16  # different choices of `auto` whose names are kept
 RESOURCES, PROMPTS = "ot.resources", "ot.prompt"
 SDK_ERRORS = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT}  # raised by the SDK itself
-ServerResult = types.InputRequiredResult | dict[str, Any]
+ServerResult = types.InputRequiredResult | JsonObject
 T = TypeVar("T")
 
 
@@ -89,7 +90,7 @@ class ExposedTools:
             known = self._published[chosen] = version, assign_names(tools)
         return known[1]
 
-    def schema(self, name: str) -> Mapping[str, Any] | None:
+    def schema(self, name: str) -> JsonMapping | None:
         """Return the input schema, which the SDK compares with request headers."""
         published = (tools for _, tools in self._published.values())
         tool = next((tools[name] for tools in published if name in tools), None) if self else None
@@ -125,11 +126,11 @@ class ExposedTools:
         result = await self._cut(context, tool, await self._render(context, answer), is_untrusted=is_untrusted)
         return mark_result(result, tool.name, keeps_data=tool.output is not None) if is_untrusted else result
 
-    async def _cut(self, context: Any, tool: Tool, result: dict[str, Any], *, is_untrusted: bool) -> dict[str, Any]:
+    async def _cut(self, context: Any, tool: Tool, result: JsonObject, *, is_untrusted: bool) -> JsonObject:
         caller = build_caller(self._app, context)
         return await cut_large_result(self._app, tool, caller, result, is_untrusted=is_untrusted)
 
-    async def _render(self, context: Any, answer: Result) -> dict[str, Any]:
+    async def _render(self, context: Any, answer: Result) -> JsonObject:
         """Return the result of a call as MCP content."""
         if answer.error is not None:
             return to_wire(render_error(answer.error), self._app.redact)
@@ -139,7 +140,7 @@ class ExposedTools:
         result["content"] += [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in blocks]
         return result
 
-    async def _call_bus(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
+    async def _call_bus(self, context: Any, name: str, arguments: JsonMapping, relay: Relay) -> Result:
         caller = build_caller(self._app, context)
         caller = replace(caller, metadata={**caller.metadata, RELAY_KEY: relay})
         if "elicitation" in relay.capabilities:
@@ -147,7 +148,7 @@ class ExposedTools:
             caller.gate.ask = make_approver(self._app, context, client.approve)
         return await self._app.bus.call_tool(name, arguments, caller)
 
-    async def _call_own(self, context: Any, name: str, arguments: Mapping[str, Any], relay: Relay) -> Result:
+    async def _call_own(self, context: Any, name: str, arguments: JsonMapping, relay: Relay) -> Result:
         """Call a tool that does not belong to an upstream server. It can send messages to the client."""
         caller, client = build_caller(self._app, context), ClientMessages(relay, self._app.redact, name)
         write_log = caller.on_log
@@ -316,7 +317,7 @@ class ExposedTools:
         keeps_data = tool is not None and tool.output is not None
         return mark_result(answer, server, keeps_data=keeps_data) if is_marked else answer, False
 
-    async def _require_answer(self, context: Any, params: Any, name: str, arguments: Mapping[str, Any]) -> ServerResult:
+    async def _require_answer(self, context: Any, params: Any, name: str, arguments: JsonMapping) -> ServerResult:
         """Return the server's result for a resource or prompt. Raise if the server returned none."""
         call = partial(self._call_bus, context, name, arguments)
         answer, _ = await self._answer(context, params, arguments["server"], call)

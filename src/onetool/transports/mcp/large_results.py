@@ -1,7 +1,6 @@
 """Large results of direct calls: stored like those of runs, cut, and linked as a resource."""
 
 import json
-from typing import Any
 
 import anyio.to_thread
 import mcp_types as types
@@ -12,13 +11,14 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.util.sanitize import sanitize_text
 from onetool_child.data import record_lines
+from onetool_child.json_types import JsonObject
 
 RESULT = "ot://result/"
 
 
 async def cut_large_result(
-    app: OneTool, tool: Tool, caller: ToolContext, answer: dict[str, Any], *, is_untrusted: bool
-) -> dict[str, Any]:
+    app: OneTool, tool: Tool, caller: ToolContext, answer: JsonObject, *, is_untrusted: bool
+) -> JsonObject:
     """Return the result with at most `output.max_inline_size` bytes of text, and a link to all of it.
 
     Structured content stays if the tool declares a schema for it, because clients validate it.
@@ -41,7 +41,7 @@ async def _store(
     """Store the text. Return a note on where it is, and a link to it."""
     labels = None if caller.gate is None else caller.gate.labels
 
-    def put() -> dict[str, Any]:
+    def put() -> JsonObject:
         stored, is_json = _split_records(text)
         return app.results.put(
             stored,
@@ -74,7 +74,7 @@ def _split_records(text: str) -> tuple[str, bool]:
         return text, False
 
 
-def _dump(block: types.ContentBlock) -> dict[str, Any]:
+def _dump(block: types.ContentBlock) -> JsonObject:
     return block.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 

@@ -4,7 +4,7 @@ Clients of the 2026 protocol listen with a long-lived request; older clients get
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 from mcp import MCPError
@@ -21,6 +21,9 @@ from mcp.shared.subscriptions import event_to_notification
 
 from onetool.transports.mcp.client_identity import get_session, on_session_end
 from onetool.util.background_tasks import BackgroundTasks
+
+if TYPE_CHECKING:
+    from onetool_child.json_types import JsonObject
 
 EVENTS = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
 SUBSCRIPTIONS = "onetool/watched"  # key in the state of a session
@@ -67,7 +70,7 @@ class ChangeNotifier:
     async def subscribe(self, context: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
         session = get_session(context)
         self.register_session(session)
-        subscriptions: dict[str, Any] = session.state[SUBSCRIPTIONS]
+        subscriptions: JsonObject = session.state[SUBSCRIPTIONS]
         if params.uri not in subscriptions and len(subscriptions) < MAX_SUBSCRIPTIONS:
             unsubscribe = await self._watch(context, params.uri)
             if unsubscribe is None:

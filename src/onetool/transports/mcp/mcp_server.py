@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,7 @@ from onetool.transports.settings_watcher import watching
 from onetool.transports.stdio import protocol_streams
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonMapping
 
 MAX_SESSIONS = 10_000
 SESSION_DELAY_SECONDS = 0.5  # delay after the tool list, so that bookkeeping does not slow down the client
@@ -305,13 +306,13 @@ class OneToolServer(Server[Any]):
         result.meta = output.meta or None
         return result
 
-    async def _answer_question(self, context: Any, state: str, answers: Mapping[str, Any]) -> types.CallToolResult:
+    async def _answer_question(self, context: Any, state: str, answers: JsonMapping) -> types.CallToolResult:
         """Apply the answer to a question that another process asked, and continue its run."""
         facts = caller_fields(self._app, context)
         identity = facts["agent"], facts["token_id"]
         response = next((each for each in answers.values() if isinstance(each, types.ElicitResult)), None)
 
-        async def get_answer(question: Question) -> Mapping[str, Any] | None:
+        async def get_answer(question: Question) -> JsonMapping | None:
             return read_form(response, question.form)
 
         approver = make_approver(self._app, context, get_answer)

@@ -23,6 +23,7 @@ from onetool.util.redact import Redactor
 from onetool.util.sanitize import clean, clean_schema, defuse_data, sanitize_text
 from onetool_child.data import as_data
 from onetool_child.errors import get_message
+from onetool_child.json_types import JsonObject
 
 RUN = "run"  # reserved
 INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
@@ -78,16 +79,14 @@ def build_definition(name: str, tool: Tool) -> types.Tool:
     )
 
 
-def _object_schema(tool: Tool) -> dict[str, Any]:
+def _object_schema(tool: Tool) -> JsonObject:
     schema = tool.input.json
     return schema if schema.get("type") == "object" else {**schema, **ANY_OBJECT}
 
 
 def clean_texts(model: Model) -> Model:
     """Return a copy with sanitized title and description."""
-    changes: dict[str, Any] = {
-        key: clean(text) for key in ("title", "description") if (text := getattr(model, key, None))
-    }
+    changes: JsonObject = {key: clean(text) for key in ("title", "description") if (text := getattr(model, key, None))}
     if isinstance(hints := getattr(model, "annotations", None), types.ToolAnnotations):
         changes["annotations"] = clean_texts(hints)
     if isinstance(model, types.Prompt):
@@ -100,18 +99,18 @@ def clean_texts(model: Model) -> Model:
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-def to_wire(model: BaseModel, redact: Redactor) -> dict[str, Any]:
-    data: dict[str, Any] = redact.redact_data(model.model_dump(by_alias=True, mode="json", exclude_none=True))
+def to_wire(model: BaseModel, redact: Redactor) -> JsonObject:
+    data: JsonObject = redact.redact_data(model.model_dump(by_alias=True, mode="json", exclude_none=True))
     return data
 
 
-def mark_result(answer: dict[str, Any], source: str, *, keeps_data: bool) -> dict[str, Any]:
+def mark_result(answer: JsonObject, source: str, *, keeps_data: bool) -> JsonObject:
     """Return a result of an untrusted server with its texts for models marked and defused.
 
     Data is replaced by marked text, or only defused if `keeps_data`: clients require it if the tool declares a schema.
     """
 
-    def mark(block: dict[str, Any]) -> dict[str, Any]:
+    def mark(block: JsonObject) -> JsonObject:
         inner = {key: mark(block[key]) for key in ("resource", "content") if isinstance(block.get(key), dict)}
         text = {"text": sanitize_text(block["text"], source)} if isinstance(block.get("text"), str) else {}
         return {**block, **_clean_labels(block), **inner, **text}
@@ -126,7 +125,7 @@ def mark_result(answer: dict[str, Any], source: str, *, keeps_data: bool) -> dic
     return {**marked, **{key: [mark(block) for block in blocks] for key, blocks in lists.items()}}
 
 
-def _clean_labels(block: dict[str, Any]) -> dict[str, str]:
+def _clean_labels(block: JsonObject) -> dict[str, str]:
     return {key: clean(block[key]) for key in ("name", "title", "description") if isinstance(block.get(key), str)}
 
 

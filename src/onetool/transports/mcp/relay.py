@@ -7,7 +7,7 @@ and the client repeats the request with the answer: the pending call is kept unt
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from onetool.proxy.relay import LEVELS, Relay
 from onetool.runs.questions import Question
 from onetool.transports.mcp.client_identity import get_progress, get_session, is_modern
 from onetool.util.redact import Redactor
+from onetool_child.json_types import JsonMapping, JsonObject
 
 LEVEL = "onetool/log_level"  # key in the state of a session
 DEFAULT_LEVEL = "info"
@@ -37,7 +38,7 @@ STANDARD_INPUT = "standard input"  # stdio has one client
 Call = Callable[[Relay], Awaitable[Any]]
 Outcome = tuple[Relay, Any]
 # Applies the answers to a question that was asked before a restart, given its state.
-Restore = Callable[[Any, str, Mapping[str, Any]], Awaitable[Any]]
+Restore = Callable[[Any, str, JsonMapping], Awaitable[Any]]
 
 
 class ClientRelay:
@@ -107,7 +108,7 @@ class _Conversation:
         self._task: asyncio.Future[Any] = asyncio.ensure_future(call(self.relay))
 
     @property
-    def questions(self) -> dict[str, Any]:
+    def questions(self) -> JsonObject:
         return {key: request for key, (request, _) in self._waiting.items()}
 
     async def next(self) -> Any:
@@ -181,11 +182,11 @@ class ClientMessages:
         data = {"level": level, "logger": self._tool, "data": self._redact(message)}
         self._loop.call_soon_threadsafe(self._put_log, types.LoggingMessageNotificationParams.model_validate(data))
 
-    async def ask(self, message: str, schema: Mapping[str, Any]) -> Any:
+    async def ask(self, message: str, schema: JsonMapping) -> Any:
         """Ask the person at the client. Return the answer as a dict, or None if it is declined."""
         return read_form(await self._send_form(message, schema), schema)
 
-    async def approve(self, question: Question) -> Mapping[str, Any] | None:
+    async def approve(self, question: Question) -> JsonMapping | None:
         """Ask the person to approve calls. None means no; if the question was dismissed, raise CannotAsk."""
         self._relay.resume_with = question.state
         try:
@@ -196,7 +197,7 @@ class ClientMessages:
             raise CannotAsk("the person dismissed the question")
         return read_form(response, question.form)
 
-    async def _send_form(self, message: str, schema: Mapping[str, Any]) -> Any:
+    async def _send_form(self, message: str, schema: JsonMapping) -> Any:
         shown = self._redact.redact_data(dict(schema))
         params = types.ElicitRequestFormParams(message=self._redact(message), requested_schema=shown)
         return await self._relay.ask_client(types.ElicitRequest(params=params))
@@ -231,7 +232,7 @@ class ClientMessages:
                     await self._relay.progress(*latest)
 
 
-def read_form(response: Any, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+def read_form(response: Any, schema: JsonMapping) -> JsonObject | None:
     """Return the content of a form, or None if the person declined."""
     if not isinstance(response, types.ElicitResult):
         reason = response.message if isinstance(response, types.ErrorData) else "it sent another response"

@@ -1,9 +1,9 @@
 """`/api/agents`: agents, their settings, and what they may call."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,6 +36,7 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool_child.json_types import JsonMapping, JsonObject
 
 ROOT: Final = "/api/agents"
 MANAGE: Final = "admin"
@@ -80,12 +81,12 @@ class AgentHandlers:
         details = AgentDetails(**self._describe(request, name, item), effective=self._get_effective(name))
         return json_response(self._api.to_json(details), headers={"etag": item.etag} if item.etag else None)
 
-    def _get_effective(self, name: str) -> dict[str, Any]:
+    def _get_effective(self, name: str) -> JsonObject:
         """Return all settings of an agent as they are written: a reference may be an environment variable's value."""
         values = _to_values(self._api.app.settings.agents[name])
         return {**values, **self._edits.mask(merge_patch(values, self._api.app.loaded.agents.get(name) or {}))}
 
-    def _describe(self, request: Request, name: str, item: SettingsItem) -> dict[str, Any]:
+    def _describe(self, request: Request, name: str, item: SettingsItem) -> JsonObject:
         effective = self._get_effective(name)
         return {
             "name": name,
@@ -131,7 +132,7 @@ class AgentHandlers:
         verdict = await check.check_call(parse_call(body.call))
         return self._api.respond(ToolVerdict(**verdict._asdict()))
 
-    async def _check_draft(self, request: Request, draft: Mapping[str, Any] | None) -> PermissionCheck:
+    async def _check_draft(self, request: Request, draft: JsonMapping | None) -> PermissionCheck:
         """Return a check with other settings of the agent, which may be large; without them, with its own."""
         name = str(request.path_params["name"])
         if draft is None:
@@ -176,8 +177,8 @@ def _require_visible(request: Request) -> str | None:
     return identity.visible_agent(request)
 
 
-def _to_values(agent: Agent) -> dict[str, Any]:
-    values: dict[str, Any] = agent.model_dump(mode="json", exclude_none=True)
+def _to_values(agent: Agent) -> JsonObject:
+    values: JsonObject = agent.model_dump(mode="json", exclude_none=True)
     values["permissions"] = sort_permissions(agent.permissions)
     if not isinstance(agent.policy, str):
         values["policy"] = [rule.model_dump(mode="json", exclude_defaults=True) for rule in agent.policy]

@@ -1,9 +1,9 @@
 """`/api/audit`: who changed or called what, newest first, and an export as JSON Lines."""
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -17,6 +17,7 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.record_models import AuditList, AuditPageQuery, AuditQuery, AuditRecord
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 from onetool_child.data import text as to_json_text
+from onetool_child.json_types import JsonMapping
 
 ROOT: Final = "/api/audit"
 SCOPE: Final = "admin"
@@ -71,7 +72,7 @@ class AuditHandlers:
             raise ApiError("busy", f"cannot read the audit log: {error}") from None
 
 
-def _render_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+def _render_lines(records: Iterable[JsonMapping]) -> bytes:
     return "".join(f"{to_json_text(record)}\n" for record in records).encode("utf-8", "replace")
 
 
@@ -79,7 +80,7 @@ def build_filter(query: AuditQuery) -> AuditFilter:
     return AuditFilter(**{name: getattr(query, name) for name in AuditFilter.__dataclass_fields__})
 
 
-def build_record(record: Mapping[str, Any]) -> AuditRecord:
+def build_record(record: JsonMapping) -> AuditRecord:
     texts = {name: str(record.get(name) or "") for name in ("time", "actor", "agent", "outcome")}
     return AuditRecord(
         **texts,

@@ -13,7 +13,6 @@ from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.core.bus.authorize import describe_disabled
 from onetool.core.context import ToolContext
 from onetool.core.registry import python_name
-from onetool.core.schema import JSON
 from onetool.state.audit import Facts
 from onetool.transports.http import identity, models
 from onetool.transports.http.api.common import Api
@@ -23,6 +22,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import BundlesQuery, StoredSearchQuery, StoredToolsQuery
 from onetool.transports.http.responses import build_precondition, conditional_response, stored_response
 from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")
 ROOT: Final = "/tools"
@@ -337,6 +337,6 @@ def _is_listed(tool: StoredTool, query: models.StoredQuery, context: ToolContext
     return (query.include_disabled or tool.in_use) and identity.may_see(context, tool)
 
 
-def _render_page(name: str, page: Page[Any]) -> JSON:
+def _render_page(name: str, page: Page[Any]) -> JsonObject:
     items = [item.as_json() for item in page.items]
     return {name: items, **({"nextPageToken": page.next_token} if page.next_token is not None else {})}

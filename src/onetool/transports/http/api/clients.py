@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from onetool.transports.http.record_models import ConnectedClientInfo, Connected
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.transports.mcp.http_clients import HttpClient
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonObject
 
 ROOT: Final = "/api/clients"
 SCOPE: Final = "admin"
@@ -66,7 +67,7 @@ class ClientHandlers:
         self._api.live_runs.publish_change(CHANGE)
         return self._api.respond(DisconnectedClient(disconnected=wanted))
 
-    async def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, question: JsonObject) -> JsonObject:
         with suppress(TimeoutError, OSError):
             return await self._api.run_in_thread(lambda: ask_daemon(question)) or {}
         return {}
@@ -86,7 +87,7 @@ def _describe_http(client: HttpClient) -> ConnectedClientInfo:
     )
 
 
-def _describe_local(client: dict[str, Any]) -> ConnectedClientInfo:
+def _describe_local(client: JsonObject) -> ConnectedClientInfo:
     last_call = client.get("last_call")
     return ConnectedClientInfo(
         id=client["id"],

@@ -1,10 +1,10 @@
 """State that all REST handlers share: the app, the active runs, and threads for disk access."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.app import OneTool
-from onetool.core.schema import JSON
 from onetool.state.audit import Facts
 from onetool.transports.http import identity
 from onetool.transports.http.auth import ACTOR, get_agent
@@ -20,6 +19,7 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
 from onetool.transports.run_history import LiveRuns
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.transports.http.models import ApiModel
@@ -65,15 +65,15 @@ class Api:
         async with self.changing(request, action) as facts:
             return await anyio.to_thread.run_sync(work, facts, limiter=self._writers)
 
-    async def read(self, body: RequestBody, parse: Callable[[Mapping[str, Any]], T]) -> T:
+    async def read(self, body: RequestBody, parse: Callable[[JsonMapping], T]) -> T:
         """Parse the body, in a thread if it is large."""
         if len(body.content) <= SMALL_BYTES:
             return parse(body.data())
         return await self.run_in_thread(lambda: parse(body.data()))
 
-    def to_json(self, model: "ApiModel") -> JSON:
+    def to_json(self, model: "ApiModel") -> JsonObject:
         """Return the model as JSON with secrets redacted."""
-        data: JSON = self.app.redact.redact_data(model.as_json())
+        data: JsonObject = self.app.redact.redact_data(model.as_json())
         return data
 
     def respond(self, model: "ApiModel") -> Response:

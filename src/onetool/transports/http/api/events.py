@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from onetool.core.schema import JSON
 from onetool.errors import ToolError
 from onetool.transports.http.auth import STOPPING
 from onetool.transports.http.errors import ApiError
 from onetool_child.data import text
+from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")
 MEDIA_TYPE: Final = "text/event-stream"
@@ -32,7 +32,7 @@ ESCAPED_LINE_BREAKS: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 
 Event = tuple[str, Any]
 
 
-def describe_stream(description: str) -> dict[str, JSON]:
+def describe_stream(description: str) -> dict[str, JsonObject]:
     """Return the OpenAPI schema of an event stream."""
     return {MEDIA_TYPE: {"type": "string", "description": f"Events: {description}"}}
 

@@ -17,7 +17,6 @@ from onetool.bundles.importer import ImportResult
 from onetool.bundles.owner_marks import keep_disabled
 from onetool.bundles.update_plan import UpdateOptions
 from onetool.core.context import Permission, ToolContext
-from onetool.core.schema import JSON
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.messages import Request as OutgoingRequest
@@ -29,13 +28,14 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.models import DifferenceView, ImportedBundle, ImportQuery, SecretUseInfo
 from onetool.transports.http.responses import build_precondition, compute_etag, json_response
 from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT, Operation, ResponseSpec
+from onetool_child.json_types import JsonObject
 
 ZIP: Final = "application/zip"
 DOCUMENT: Final = {JSON_MEDIA_TYPE: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
 FETCH_SECONDS: Final = 30.0
 REPLACED_HEADER: Final = "onetool-replaced-credentials"  # header with the names of secrets
 
-_Imported = tuple[ImportResult, JSON, str]  # the last is the ETag of the bundle's versions; empty if it has none
+_Imported = tuple[ImportResult, JsonObject, str]  # the last is the ETag of the bundle's versions; empty if it has none
 
 
 class ImportHandlers:
@@ -108,7 +108,7 @@ class ImportHandlers:
             raise ApiError("invalid", f"cannot fetch the document: the server returned status {response.status}")
         return response.body
 
-    def _import(self, content: bytes, query: ImportQuery, check: Callable[[JSON | None], None]) -> _Imported:
+    def _import(self, content: bytes, query: ImportQuery, check: Callable[[JsonObject | None], None]) -> _Imported:
         store = self._api.app.bundles.store
         found = importer.read(
             content, name=query.name, server=query.server or None, auth=query.auth or None, headers=query.header
@@ -125,7 +125,7 @@ class ImportHandlers:
         body = self._describe(found, result, is_stored=not (query.dry_run and result.is_new))
         return result, body, "" if basis is None else compute_etag(basis)
 
-    def _describe(self, found: BundleImport, result: ImportResult, *, is_stored: bool) -> JSON:
+    def _describe(self, found: BundleImport, result: ImportResult, *, is_stored: bool) -> JsonObject:
         app = self._api.app
         response = ImportedBundle(
             bundle=result.bundle if is_stored else None,
@@ -165,7 +165,7 @@ class ImportHandlers:
         return bundle.slug, archive.pack(bundle.as_json(), tools), secrets
 
 
-def _find_basis(store: BundleStore, slug: str) -> JSON | None:
+def _find_basis(store: BundleStore, slug: str) -> JsonObject | None:
     """Return what the difference depends on; None if the bundle does not exist."""
     existing = store.bundle_by_slug(slug)
     if existing is None or existing.slug != slug:

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.config.model import Token
-from onetool.core.schema import JSON
 from onetool.errors import ToolError
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.transports.fair_queue import turn
@@ -24,6 +23,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import Medium, RunAnswer, RunList, RunRequest
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
+from onetool_child.json_types import JsonObject
 
 ROOT: Final = "/api"
 TOKEN_SECONDS: Final = 0.5  # between two checks for changed tokens
@@ -61,7 +61,7 @@ class RunHandlers:
 
         return EventStream(send_result)
 
-    async def _run(self, run_request: RunRequest, request: Request, listener: "_RunListener") -> JSON:
+    async def _run(self, run_request: RunRequest, request: Request, listener: "_RunListener") -> JsonObject:
         facts, app = identity.caller_fields(request), self._api.app
         channel = ClientChannel(request_id=request.scope["state"]["request_id"], listener=listener.on_event)
         output = RunOutput(channel)

@@ -9,7 +9,7 @@ import hmac
 import html
 import secrets
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from starlette.requests import Request
@@ -36,6 +36,9 @@ from onetool.transports.http.models import (
 from onetool.transports.http.request_checks import LOCAL_NAMES
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
+
+if TYPE_CHECKING:
+    from onetool_child.json_types import JsonObject
 
 ROOT: Final = "/api/sign-ins"
 SCOPE: Final = "approve"
@@ -136,7 +139,7 @@ class SignInHandlers:
                 await app.servers.upstream(name).list_as(identity)
 
     async def get_client_document(self, _request: Request) -> Response:
-        document: dict[str, Any] | None = self._api.app.sign_ins.build_client_document()
+        document: JsonObject | None = self._api.app.sign_ins.build_client_document()
         if document is None:
             raise ApiError("not_found", "there is no client document", hint="set auth.public_url to an https URL")
         return json_response(document)

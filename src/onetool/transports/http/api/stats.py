@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -31,6 +31,9 @@ from onetool.transports.http.record_models import (
 )
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 from onetool.util.time_format import in_utc
+
+if TYPE_CHECKING:
+    from onetool_child.json_types import JsonObject
 
 MONTH: Final = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
 PROBE_SECONDS: Final = 5.0
@@ -128,7 +131,7 @@ class StatsHandlers:
 
 
 def _build_spending(row: Spending) -> SpendingRow:
-    fields: dict[str, Any] = {name: value for name, value in row._asdict().items() if name != "last"}
+    fields: JsonObject = {name: value for name, value in row._asdict().items() if name != "last"}
     return SpendingRow(**fields, last_used=in_utc(row.last, "seconds"))
 
 

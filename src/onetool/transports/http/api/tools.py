@@ -18,7 +18,6 @@ from onetool.core.context import ToolContext, sort_permissions
 from onetool.core.policy.effects import get_effects, sort_effects
 from onetool.core.policy.labels import get_labels
 from onetool.core.registry import python_name
-from onetool.core.schema import JSON
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
@@ -43,6 +42,7 @@ from onetool.transports.http.models import (
 from onetool.transports.http.responses import build_precondition, compute_etag, conditional_response, json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,7 +136,7 @@ class ToolHandlers:
             lambda: conditional_response(self._details(request, tool), request.headers)
         )
 
-    def _details(self, request: Request, tool: Tool) -> JSON:
+    def _details(self, request: Request, tool: Tool) -> JsonObject:
         stores, agent = self._api.app.stores, identity.visible_agent(request)
         stores.recorder.flush()  # include calls that just ended
         details = ToolDetails(
@@ -238,7 +238,7 @@ def _summarize(tool: Tool) -> ToolLine:
     return ToolLine(**_common_fields(tool), description=tool.summary)
 
 
-def _common_fields(tool: Tool) -> JSON:
+def _common_fields(tool: Tool) -> JsonObject:
     """Return all fields except the description, which is shorter in lists."""
     return {
         "name": tool.name,
