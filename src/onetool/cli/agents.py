@@ -4,10 +4,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.options import add_json, print_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError
-from onetool.permission_check import CallText, PermissionCheck, parse_call
+from onetool.permission_check import PermissionCheck, parse_call
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
 
@@ -24,11 +25,11 @@ SECTION = "agents"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = commands.add_parser("list", help="List agents and their permissions")
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_json(listing)
     check = commands.add_parser("check", help="Show whether an agent may make a call, without making it")
     check.add_argument("call", metavar="CALL", help="the call as code, such as 'fs.read(path=\"a.txt\")'")
     check.add_argument("--agent", default="default", metavar="NAME", help="name of the agent (default: default)")
-    check.add_argument("--json", action="store_true", help="print JSON")
+    add_json(check)
     change = commands.add_parser("set", help="Create an agent, or change its settings")
     change.add_argument("name", metavar="NAME", help="name of the agent")
     change.add_argument(
@@ -58,7 +59,7 @@ def main(options: argparse.Namespace) -> int:
 def _list(command: SettingsCommand, *, as_json: bool) -> int:
     agents = command.loaded.settings.agents
     if as_json:
-        command.print_json({"agents": [_describe(name, agent) for name, agent in agents.items()]})
+        print_json({"agents": [_describe(name, agent) for name, agent in agents.items()]})
         return 0
     for name, agent in agents.items():
         tools = "all tools" if agent.tools is None else f"tools {', '.join(agent.tools) or 'none'}"
@@ -80,21 +81,17 @@ def _check(options: argparse.Namespace) -> int:
         raise AssertionError from None
 
     async def check(app: "OneTool") -> int:
-        found = await _decide(app, call, options.agent)
+        verdict = await PermissionCheck(app, options.agent).check_call(call)
+        decision = {"decision": verdict.decision, "reason": verdict.reason, "tool": verdict.tool}
+        decision |= {"effects": verdict.effects, "note": verdict.note, "agent": options.agent}
         if options.json:
-            print(app.redact(render(found, "json")))
+            print(app.redact(render(decision, "json")))
         else:
-            details = [f"{name}: {found[name]}" for name in ("tool", "effects", "note") if found[name]]
-            print(app.redact("\n".join([f"{found['decision']}: {found['reason']}", *details])))
-        return EXIT_STATUS[found["decision"]]
+            details = [f"{name}: {decision[name]}" for name in ("tool", "effects", "note") if decision[name]]
+            print(app.redact("\n".join([f"{verdict.decision}: {verdict.reason}", *details])))
+        return EXIT_STATUS[verdict.decision]
 
     return run_with_settings(options, check)
-
-
-async def _decide(app: "OneTool", call: CallText, agent: str) -> dict[str, str]:
-    verdict = await PermissionCheck(app, agent).check_call(call)
-    found = {"decision": verdict.decision, "reason": verdict.reason, "tool": verdict.tool}
-    return {**found, "effects": verdict.effects, "note": verdict.note, "agent": agent}
 
 
 # --- editing ---------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """List calls that wait for approval."""
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
 from onetool.cli.approver import SHORT_ID_CHARS, describe_call, open_journal
+from onetool.cli.options import add_json, print_json
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def main(options: argparse.Namespace) -> int:
     with open_journal(options) as journal:
         waiting = list_waiting(journal.store, journal.redact)
     if options.json:
-        print(json.dumps({"approvals": waiting}, indent=2, ensure_ascii=False))
+        print_json({"approvals": waiting})
     elif not waiting:
         print("No calls wait for approval.")
     for entry in [] if options.json else waiting:

@@ -4,15 +4,14 @@ Servers may run meanwhile. `onetool backup restore FILE` writes the files of an 
 """
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onetool.cli.options import add_json, find_command_directories, print_json
 from onetool.cli.terminal import print_notices
 from onetool.errors import ToolError
-from onetool.paths import find_directories
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--secrets", action="store_true", help="include secrets.yaml, keys and sign-ins; store the archive safely"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -46,7 +45,7 @@ def _save(options: argparse.Namespace) -> int:
     from onetool.cli.backup_archive import write_archive
     from onetool.config.load import load
 
-    loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+    loaded = load(find_command_directories(options), os.environ)
     print_notices(loaded.problems)
     name = options.file or time.strftime("onetool-backup-%Y%m%d-%H%M%S.tar.gz")
     target = Path.cwd() / name
@@ -55,7 +54,7 @@ def _save(options: argparse.Namespace) -> int:
     notes = list(_list_notes(contents, has_store=bool(loaded.settings.store)))
     if options.json:
         shown = {"file": str(target), "files": contents.files, "bytes": contents.bytes, "notes": notes}
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        print_json(shown)
         return 0
     print(f"Saved {pluralize(contents.files, 'file')} of {loaded.directories.data} in {target}.")
     for note in notes:
@@ -88,7 +87,7 @@ def _restore(options: argparse.Namespace) -> int:
 
     if options.archive is None:
         options.usage_error("`onetool backup restore` needs the archive to read")
-    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    directories = find_command_directories(options)
     if running := list_servers(directories.user):
         processes = ", ".join(str(entry.pid) for entry in running)
         raise ToolError(
@@ -96,7 +95,7 @@ def _restore(options: argparse.Namespace) -> int:
         )
     contents = restore_archive(Path.cwd() / options.archive, directories.data)
     if options.json:
-        print(json.dumps({"directory": str(directories.data), "files": contents.files, "bytes": contents.bytes}))
+        print_json({"directory": str(directories.data), "files": contents.files, "bytes": contents.bytes}, indent=None)
     else:
         print(f"Restored {pluralize(contents.files, 'file')} in {directories.data}. Check them with: onetool doctor")
     return 0

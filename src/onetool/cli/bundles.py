@@ -1,7 +1,6 @@
 """Manage bundles of HTTP tools. Running servers see changes at once."""
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.identity import user_name
+from onetool.cli.options import add_destination, add_json, print_json
 from onetool.cli.terminal import is_terminal, print_notices
 from onetool.core.registry import join_names, nearest, python_name
 from onetool.errors import BundleError, ToolError
@@ -42,54 +42,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     import_ = actions.add_parser("import", help="Import a bundle from a ZIP archive")
     import_.add_argument("file", type=Path, metavar="FILE.zip", help="archive of the bundle")
     import_.add_argument("--name", default="", metavar="SLUG", help="name of the imported bundle")
-    where = import_.add_mutually_exclusive_group()
-    where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
-    where.add_argument(
-        "--project", action="store_true", help="import into .onetool of this directory, and trust it after a review"
-    )
+    add_destination(import_)
+    # What `onetool import` has in addition.
+    import_.set_defaults(server=None, auth=None, header=None, update=False, replace_edits=False)
+    import_.set_defaults(disable_removed=False, write=False, dry_run=False)
     delete = actions.add_parser("delete", help="Delete a bundle, a tool or a version of a tool")
     delete.add_argument("what", metavar=WHAT, help="a bundle, a tool (all versions) or a version of a tool")
     delete.add_argument("--yes", action="store_true", help="delete without asking")
-    _add_json(delete)
+    add_json(delete)
     for word in ("enable", "disable"):
         action = actions.add_parser(word, help=f"{word.capitalize()} a bundle or a tool")
         action.add_argument("what", metavar=WHAT, help="a bundle, a tool (all versions) or a version of a tool")
-        _add_json(action)
+        add_json(action)
+    parser.set_defaults(all=False)
     for action in (parser, listing):
         action.add_argument("--all", action="store_true", default=argparse.SUPPRESS, help="include disabled bundles")
-    for action in (parser, listing, export, import_):
-        _add_json(action)
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    add_json(parser, listing, export, import_)
 
 
 def main(options: argparse.Namespace) -> int:
-    as_json = getattr(options, "json", False)
     if options.action == "import":
-        return _import(options, as_json=as_json)
+        from onetool.cli import import_bundle
+
+        return import_bundle.main(options, options.file, import_bundle.read_content(options.file))
     if options.action == "delete":
-        return _confirm_and_delete(options, as_json=as_json)
+        return _confirm_and_delete(options)
     work = {"export": _export, "enable": _set_enabled, "disable": _set_enabled}.get(options.action, _list)
 
     async def run_in_thread(app: "OneTool") -> int:
         import anyio.to_thread
 
         await app.discover()  # needed to check whether the functions of tools exist
-        return await anyio.to_thread.run_sync(lambda: work(app, options, as_json))
+        return await anyio.to_thread.run_sync(work, app, options)
 
     return run_with_settings(options, run_in_thread)
-
-
-def _import(options: argparse.Namespace, *, as_json: bool) -> int:
-    from onetool.cli import import_bundle
-
-    arguments = {"name": options.name, "server": None, "auth": None, "header": None}
-    arguments |= {"update": False, "replace_edits": False, "disable_removed": False}
-    arguments |= {"write": False, "dry_run": False, "json": as_json}
-    import_options = argparse.Namespace(config=options.config, user=options.user, project=options.project, **arguments)
-    return import_bundle.main(import_options, options.file, import_bundle.read_content(options.file))
 
 
 # --- list ----------------------------------------------------------------------------------------------------------
@@ -127,13 +113,13 @@ class Row:
         return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
 
 
-def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+def _list(app: "OneTool", options: argparse.Namespace) -> int:
     bundles = sorted(app.bundles.list_bundles(), key=lambda one: one.slug)
     list_bundle_tools = app.bundles.store.list_bundle_tools
     rows = [Row(bundle, [app.bundles.apply_state(tool) for tool in list_bundle_tools(bundle.id)]) for bundle in bundles]
-    chosen = rows if getattr(options, "all", False) else [row for row in rows if row.bundle.is_enabled]
-    if as_json:
-        print(json.dumps({"bundles": [row.to_json() for row in chosen]}, indent=2, ensure_ascii=False))
+    chosen = rows if options.all else [row for row in rows if row.bundle.is_enabled]
+    if options.json:
+        print_json({"bundles": [row.to_json() for row in chosen]})
         return 0
     width = max((len(row.bundle.slug) for row in chosen), default=0)
     for row in chosen:
@@ -148,7 +134,7 @@ def _list(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
 # --- export --------------------------------------------------------------------------------------------------------
 
 
-def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+def _export(app: "OneTool", options: argparse.Namespace) -> int:
     from onetool.bundles import archive
 
     bundle = _bundle(app, options.slug)
@@ -174,9 +160,9 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
         ) from None
     except OSError as error:
         raise ToolError(f"cannot write {file}: {error.strerror or error}") from None
-    if as_json:
+    if options.json:
         shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
-        print(json.dumps(shown, ensure_ascii=False))
+        print_json(shown, indent=None)
     else:
         count = pluralize(len(tools), "tool")
         print(f"Wrote {file}: {bundle.slug}, {count}. Detected credentials are stored as references.")
@@ -186,7 +172,7 @@ def _export(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
 # --- delete --------------------------------------------------------------------------------------------------------
 
 
-def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
+def _confirm_and_delete(options: argparse.Namespace) -> int:
     """Delete after confirmation. OneTool is closed while it waits for the answer, so that nothing stays locked."""
     slug, tool, version = _split_name(options.what)
 
@@ -208,7 +194,10 @@ def _confirm_and_delete(options: argparse.Namespace, *, as_json: bool) -> int:
         return _delete(app, bundle, tools, is_bundle=not tool)
 
     deleted = run_with_settings(options, delete)
-    print(json.dumps({"deleted": deleted}, ensure_ascii=False) if as_json else f"Deleted {what}")
+    if options.json:
+        print_json({"deleted": deleted}, indent=None)
+    else:
+        print(f"Deleted {what}")
     return 0
 
 
@@ -244,7 +233,7 @@ def _record(app: "OneTool", action: str, names: list[str]) -> None:
 # --- enable and disable --------------------------------------------------------------------------------------------
 
 
-def _set_enabled(app: "OneTool", options: argparse.Namespace, as_json: bool) -> int:
+def _set_enabled(app: "OneTool", options: argparse.Namespace) -> int:
     from onetool.bundles.owner_marks import list_marks
 
     on = options.action == "enable"
@@ -259,8 +248,8 @@ def _set_enabled(app: "OneTool", options: argparse.Namespace, as_json: bool) -> 
         changed = [_set_tool_enabled(store, bundle, one, on=on) for one in chosen]
         app.mark_disabled(list_marks(store, chosen, on=on), on=on)
     _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
-    if as_json:
-        print(json.dumps({"changed": changed, "isEnabled": on}, ensure_ascii=False))
+    if options.json:
+        print_json({"changed": changed, "isEnabled": on}, indent=None)
         return 0
     print("\n".join(f"{options.action.capitalize()}d {name}" for name in changed))
     if on and tool and not bundle.is_enabled:

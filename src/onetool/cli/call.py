@@ -10,6 +10,7 @@ from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import FAILED, WAITING
 from onetool.cli.identity import identify_command
+from onetool.cli.options import add_agent, add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.core.bus.bind import expand_name
 from onetool.core.registry import python_name
@@ -34,11 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="key=value",
         help="arguments; values are parsed as JSON if possible, otherwise as strings",
     )
-    parser.add_argument(
-        "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
-    )
+    add_agent(parser)
     parser.add_argument("--account", default="", metavar="ACCOUNT", help="account of the server (default: the first)")
-    parser.add_argument("--json", action="store_true", help="print errors as JSON: {ok, error}")
+    add_json(parser, text="print errors as JSON: {ok, error}")
 
 
 def main(options: argparse.Namespace) -> int:

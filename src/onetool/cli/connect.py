@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onetool import paths
+from onetool.cli.options import add_json, print_json
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
 from onetool.clients import json_edit, text_files, toml_edit
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="working directory of OneTool (OT_CWD)")
     parser.add_argument("--command", metavar="COMMAND", help="command that starts OneTool, such as onetool")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -64,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
     with blocked_signals():
         backup = text_files.write(plan.before, plan.text) if options.write and plan.changes else None
     if options.json:
-        print(json.dumps(_to_json(plan, options, diff, backup), indent=2, ensure_ascii=False))
+        print_json(_to_json(plan, options, diff, backup))
     else:
         print(_render_text(plan, options, diff, backup))
         machine = current_machine()

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 import select
 import signal
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from onetool.cli.options import add_json, print_json
 from onetool.cli.terminal import Progress, format_table, print_notices
 from onetool.daemon_client import ask_daemon, find_socket
 from onetool.errors import ToolError
@@ -35,7 +35,7 @@ EMPTY_STATUS: JsonObject = {"pid": None, "version": None, "clients": [], "applic
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     status = actions.add_parser("status", help="Show the shared server, its clients and its applications")
-    status.add_argument("--json", action="store_true", help="print JSON")
+    add_json(status)
     actions.add_parser("stop", help="Stop the shared server and wait until it has ended")
     actions.add_parser("restart", help="Stop the shared server; connected clients start a new one")
     logs = actions.add_parser("logs", help="Show the log of the shared server")
@@ -71,7 +71,7 @@ def _ask_status() -> JsonObject | None:
 def _show_status(found: JsonObject | None, *, as_json: bool) -> int:
     if as_json:
         fields = {name: value for name, value in (found or EMPTY_STATUS).items() if name not in {"ok", "installation"}}
-        print(json.dumps(fields, indent=2, ensure_ascii=False))
+        print_json(fields)
     else:
         print(NOT_RUNNING if found is None else "\n".join(_describe(found)))
     return 0

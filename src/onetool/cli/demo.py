@@ -25,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 from onetool import paths
 from onetool.app import OneTool, read_settings
 from onetool.bundles import importer
+from onetool.cli.options import add_json
 from onetool.cli.signals import SignalHandler
 from onetool.cli.terminal import Progress, bold, dim, green, yellow
 from onetool.config import scaffold
@@ -144,7 +145,7 @@ STEPS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the complete results as JSON")
+    add_json(parser, text="print the complete results as JSON")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
+from onetool.cli.options import add_effects
 from onetool.cli.terminal import bold, dim
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ POLL_SECONDS = 0.3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
     parser.add_argument("--once", action="store_true", help="do not watch; the exit status is 1 if anything failed")
-    parser.add_argument("--effects", action="store_true", help="also run what may write, execute or use the network")
+    add_effects(parser)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -5,14 +5,12 @@ unknown from then on; a client with a valid token may open a new one.
 """
 
 import argparse
-import json
-import os
 from pathlib import Path
 
+from onetool.cli.options import add_json, find_command_directories, print_json
 from onetool.cli.terminal import format_table
 from onetool.daemon_client import ask_daemon
 from onetool.errors import ToolError
-from onetool.paths import find_directories
 from onetool.util.text import pluralize, quote
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
@@ -22,18 +20,18 @@ HEADINGS = ("client", "name", "kind", "agent", "since", "last call", "process", 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", nargs="?", help="id of the client, its process, or its name")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
-    user = find_directories(os.environ, Path.cwd(), options.config, Path.home()).user
+    user = find_command_directories(options).user
     clients = [*_list_local(), *_list_http(user)]
     if options.client is None:
         return _show(clients, as_json=options.json)
     client = _choose(clients, options.client)
     _disconnect(user, client)
     if options.json:
-        print(json.dumps({"disconnected": client["id"]}))
+        print_json({"disconnected": client["id"]}, indent=None)
     else:
         print(f"Disconnected {client['name'] or 'a client'} ({client['id']}).")
     return 0
@@ -90,7 +88,7 @@ def _disconnect(user: Path, client: JsonObject) -> None:
 def _show(clients: list[JsonObject], *, as_json: bool) -> int:
     shown = [{name: value for name, value in client.items() if name not in {"place", "url"}} for client in clients]
     if as_json:
-        print(json.dumps({"clients": shown}, indent=2, ensure_ascii=False))
+        print_json({"clients": shown})
     elif not clients:
         print("No clients are connected.")
     else:

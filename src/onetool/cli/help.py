@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_here
 from onetool.cli.discovery import show_result
+from onetool.cli.options import add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.core.render import render
 
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="QUERY",
         help="name of a tool, pack or alias, or search words; an overview by default",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from onetool import paths
 from onetool.cli import settings_file
 from onetool.cli.connect import next_step
+from onetool.cli.options import add_destination, add_json, choose_stream, find_command_directories
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.trust import require_file_trust, require_trust
 from onetool.clients import text_files, yaml_edit
@@ -78,16 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--disable-removed", action="store_true", help="disable tools that the document lacks (tools only)"
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
-    where.add_argument(
-        "--project", action="store_true", help="import into .onetool of this directory, and trust it after a review"
-    )
+    add_destination(parser)
     parser.add_argument(
         "--inline-secrets", action="store_true", help="keep secrets in onetool.yaml instead of secrets.yaml"
     )
     parser.add_argument("--dry-run", action="store_true", help="show the changes without writing them")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -109,11 +106,11 @@ def _import_servers(options: argparse.Namespace) -> int:
             "--name, --server, --auth, --header, --write, --update, --replace-edits and --disable-removed apply to "
             "OpenAPI documents and bundles, not to servers"
         )
-    directories = paths.find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    directories = find_command_directories(options)
     directory = directories.user if options.user else _target(directories)
     machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
     found = _read_sources(options.source, machine)
-    stream = sys.stderr if options.json else sys.stdout
+    stream = choose_stream(options)
     if not options.dry_run and options.source not in CLIENTS:
         for file in found:
             require_file_trust(file, machine, directories.user, stream)

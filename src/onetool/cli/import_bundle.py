@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +24,7 @@ from onetool.cli import settings_file
 from onetool.cli.bundle_difference import describe_difference
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import user_name
+from onetool.cli.options import choose_stream, find_command_directories, print_json
 from onetool.cli.signals import blocked_signals
 from onetool.cli.trust import require_trust
 from onetool.clients import text_files, yaml_edit
@@ -35,7 +35,7 @@ from onetool.core.registry import python_name
 from onetool.editing.edit_history import EditedItem
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
-from onetool.paths import FOLDER, Directories, find_directories
+from onetool.paths import FOLDER, Directories
 from onetool.state.audit import open_audit_log
 from onetool.state.disabled_tools import Switches, list_owner_marks
 from onetool.state.opening import opened_state
@@ -115,20 +115,23 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
             _write_hosts(report)
     if options.write and not options.dry_run:
         _allow_secrets(report, options)
-    print(json.dumps(_to_json(report), indent=2, ensure_ascii=False) if options.json else "\n".join(_text(report)))
+    if options.json:
+        print_json(_to_json(report))
+    else:
+        print("\n".join(_text(report)))
     return 0
 
 
 def _target(options: argparse.Namespace) -> tuple[Directories, list[str]]:
     """Return the directories to import into, by default `.onetool` of the working directory, and messages."""
-    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    directories = find_command_directories(options)
     if options.user:
         return replace(directories, project=None, config_file=None), []
     if directories.config_file is not None:
         return directories, []
     is_home = os.path.realpath(directories.working_dir / FOLDER) == os.path.realpath(directories.user)
     if options.project or (directories.project is None and not is_home):
-        return _project(directories, is_dry=options.dry_run, stream=sys.stderr if options.json else sys.stdout)
+        return _project(directories, is_dry=options.dry_run, stream=choose_stream(options))
     if directories.project is None or is_trusted(directories.project, directories.user, os.environ):
         return directories, []
     left_alone = Problem(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from onetool import paths
 from onetool.cli import connect
+from onetool.cli.options import add_json, choose_stream
 from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import is_terminal
 from onetool.cli.trust import require_trust
@@ -33,7 +34,7 @@ Test it:   onetool test hello
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="connect an installed assistant without asking")
-    parser.add_argument("--json", action="store_true", help="print the written files as JSON, without asking")
+    add_json(parser, text="print the written files as JSON, without asking")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -41,7 +42,7 @@ def main(options: argparse.Namespace) -> int:
     directory = working_dir / paths.FOLDER
     is_user = directory.resolve() == user.resolve()
     if not is_user and os.path.lexists(directory) and not is_trusted(directory, user, {}):
-        require_trust(paths.Directories(working_dir, user), directory, sys.stderr if options.json else sys.stdout)
+        require_trust(paths.Directories(working_dir, user), directory, choose_stream(options))
     with blocked_signals():
         written = scaffold.write_settings_directory(directory)
         if not is_user:

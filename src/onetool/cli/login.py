@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.options import add_json, choose_stream
 from onetool.cli.terminal import Progress
 from onetool.core.render import render
 from onetool.errors import ToolError
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", default="default", metavar="AGENT", help="agent to sign in for (default: default)")
     parser.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
     parser.add_argument("--device", action="store_true", help="enter a code on another device (device flow)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -84,7 +85,7 @@ async def _use_device(app: "OneTool", identity: "Identity", options: argparse.Na
 
 
 def _note(text: str, options: argparse.Namespace) -> None:
-    print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+    print(text, file=choose_stream(options), flush=True)
 
 
 def _open_browser(url: str) -> bool:

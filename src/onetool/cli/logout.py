@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.options import add_json
 from onetool.core.render import render
 from onetool.errors import ToolError
 from onetool.util.text import describe_unknown_account
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle")
     parser.add_argument("--account", default=None, metavar="ACCOUNT", help="account of the server (default: all)")
     parser.add_argument("--agent", default=None, metavar="AGENT", help="agent that was signed in for (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -148,6 +148,7 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     parser = parser_class(prog=f"onetool {name}", description=module.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="path to the settings file")
+    parser.set_defaults(json=False)
     module.add_arguments(parser)
     return parser
 

@@ -14,6 +14,7 @@ import anyio.to_thread
 from onetool.app import OneTool, read_settings
 from onetool.cli.app_runner import check_settings
 from onetool.cli.examples import explain_effects, run_examples
+from onetool.cli.options import find_command_directories
 from onetool.cli.outcomes import FAILED, SKIPPED, CheckOutcome, PackReport
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import Progress
@@ -27,7 +28,7 @@ from onetool.errors import ToolError
 from onetool.extensions.pack_tests import TESTS_DIRECTORY, find_tests
 from onetool.extensions.static_analysis import SUFFIX, Extension
 from onetool.extensions.worker_backend import WorkerBackend
-from onetool.paths import FOLDER, Directories, extension_files, find_directories, is_directory
+from onetool.paths import FOLDER, Directories, extension_files, is_directory
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.util.problem import Location, Problem
 from onetool.util.text import quote, suggestion_hint
@@ -40,7 +41,7 @@ CREATE = "run `onetool init` to create an example, .onetool/tools/hello/hello_to
 def run_with_pack(options: argparse.Namespace, work: Callable[[OneTool, Path], Awaitable[T]]) -> T:
     """Run a coroutine function with OneTool and the file of the pack; `options.effects` allows more than reading."""
     named = _find_named_file(options.pack)
-    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    directories = find_command_directories(options)
     project = _find_project(options.pack, named, directories)
     if project is not None and not check_trust(project, directories.user, os.environ).trusted:
         require_trust(directories, project, sys.stdout)

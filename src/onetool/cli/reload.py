@@ -1,12 +1,11 @@
 """Reload the settings of your running servers and print their responses."""
 
 import argparse
-import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onetool.cli.options import add_json, find_command_directories, print_json
 from onetool.errors import ToolError
 from onetool_child.json_types import JsonObject
 
@@ -25,14 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"time to wait for responses, in seconds (default: {DEFAULT_SECONDS:g})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.paths import find_directories
     from onetool.util.running_servers import list_servers, request_reload
 
-    user = find_directories(os.environ, Path.cwd(), options.config, Path.home()).user
+    user = find_command_directories(options).user
     try:
         asked = [entry.pid for entry in list_servers(user)]
         generation = request_reload(user) if asked else 0
@@ -41,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
     servers = _wait_for_answers(user, generation, options.timeout) if asked else []
     lines = [_describe(entry, generation) for entry in servers]
     if options.json:
-        print(json.dumps({"servers": lines}, indent=2, ensure_ascii=False))
+        print_json({"servers": lines})
     else:
         for line in lines:
             place = line["url"] or f"stdio in {line['directory']}"

@@ -9,6 +9,7 @@ from onetool.cli.app_runner import run_here
 from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import WAITING
 from onetool.cli.identity import identify_command
+from onetool.cli.options import add_agent, add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.errors import ApprovalRequired, ToolError
 from onetool_child.data import FORMATS
@@ -20,12 +21,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", nargs="?", metavar="CODE", help="Python code, or - to read it from standard input")
     parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="file to read the code from")
-    parser.add_argument(
-        "--agent", default="default", metavar="NAME", help="agent whose permissions and limits apply (default: default)"
-    )
+    add_agent(parser)
     parser.add_argument("--plan", action="store_true", help="list the calls with effects instead of making them")
     parser.add_argument("--format", choices=FORMATS, help="format of the result")
-    parser.add_argument("--json", action="store_true", help="print the response as JSON: {blocks, is_error}")
+    add_json(parser, text="print the response as JSON: {blocks, is_error}")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_here
 from onetool.cli.discovery import show_result
+from onetool.cli.options import add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.core.render import render
 from onetool.util.text import quote
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"maximum number of hits (default: {DEFAULT_LIMIT})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from onetool.cli.app_runner import run_with_app
+from onetool.cli.options import add_json, print_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
@@ -14,7 +15,7 @@ from onetool.util.text import quote
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="List the names of secrets, and what uses them")
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_json(listing)
     setting = actions.add_parser("set", help="Set a secret, from a prompt or from standard input")
     delete = actions.add_parser("delete", help="Delete a secret")
     allow = actions.add_parser("allow", help="Let tools of a bundle send a secret to an origin")
@@ -69,7 +70,7 @@ def _list(found: Mapping[str, list[str]], options: argparse.Namespace) -> int:
             {"name": name, "files": files, "usedBy": [user._asdict() for user in users.get(name, ())]}
             for name, files in found.items()
         ]
-        SettingsCommand.print_json({"secrets": secrets})
+        print_json({"secrets": secrets})
         return 0
     for name, files in found.items():
         print(f"{name}  {', '.join(files)}")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_app
+from onetool.cli.options import add_json
 from onetool.cli.terminal import print_notices
 from onetool.util.text import pluralize
 
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help=f"port to listen on (default: {PORT}; 0 for any free port; requires --http)",
     )
-    parser.add_argument("--json", action="store_true", help="print the URL as JSON (requires --http)")
+    add_json(parser, text="print the URL as JSON (requires --http)")
     parser.add_argument(
         "--standalone", action="store_true", help="serve in this process instead of through the shared server"
     )

@@ -10,6 +10,7 @@ import anyio.to_thread
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_journal
+from onetool.cli.options import add_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.cli.terminal import Progress
 from onetool.core.render import render
@@ -27,14 +28,13 @@ TAKES_COMMAND = True  # after `--`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="Show the servers and their sign-ins (the default)")
     accept = actions.add_parser("accept", help="Accept a server's new and changed tool definitions and update its pins")
     accept.add_argument("server", metavar="SERVER", help="name of the server in onetool.yaml")
     accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, to accept hints without a terminal")
-    for action in (listing, accept):
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    add_json(listing, accept)
     usage = "onetool servers add [options] NAME (--url URL | -- COMMAND [ARGUMENT ...])"
     summary = "Add a server: by its URL, or by the command after -- that starts it"
     add = actions.add_parser("add", help=summary, usage=usage)

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from onetool.cli.options import add_json, print_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     history = actions.add_parser("history", help="Show the last changes, newest first")
-    history.add_argument("--json", action="store_true", help="print JSON")
+    add_json(history)
     undo = actions.add_parser("undo", help="Undo a change, by default the last one")
     undo.add_argument("change", nargs="?", default="", metavar="ID", help="ID of the change, as `history` shows it")
     add_edit_options(undo)
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     with SettingsCommand(options) as command:
         if options.action == "history":
-            return _show(command, command.open_editor().history.list_entries(), as_json=options.json)
+            return _show(command.open_editor().history.list_entries(), as_json=options.json)
         return command.edit(lambda editor: editor.plan_undo(options.change or _find_last(editor)))
 
 
@@ -36,9 +37,9 @@ def _find_last(editor: "SettingsEditor") -> str:
     return next((entry.id for entry in entries if entry.can_undo), entries[0].id)
 
 
-def _show(command: SettingsCommand, entries: "list[HistoryEntry]", *, as_json: bool) -> int:
+def _show(entries: "list[HistoryEntry]", *, as_json: bool) -> int:
     if as_json:
-        command.print_json({"changes": [_describe(entry) for entry in entries]})
+        print_json({"changes": [_describe(entry) for entry in entries]})
     elif not entries:
         print("No changes yet. `onetool servers add` and `onetool agents set` are changes.")
     for entry in [] if as_json else entries:

@@ -1,7 +1,6 @@
 """Changes of settings by commands: with the difference on the screen, in the audit log and in the history."""
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from onetool.cli.identity import user_name
+from onetool.cli.options import add_json, find_command_directories, print_json
 from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import print_notices
-from onetool.paths import find_directories
 from onetool.util.invisible import escape_invisible
-from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.clients.server_import import ServerImport
@@ -31,7 +29,7 @@ def add_edit_options(parser: argparse.ArgumentParser, *, chooses_file: bool = Fa
     if chooses_file:
         parser.add_argument("--user", action="store_true", help="write to ~/.onetool, for all directories")
     parser.add_argument("--dry-run", action="store_true", help="show the change without writing it")
-    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+    add_json(parser)
 
 
 class SettingsCommand:
@@ -43,10 +41,9 @@ class SettingsCommand:
         from onetool.config.settings_reader import apply_stored
         from onetool.state.opening import opened_state
 
-        self._options, self._as_json = options, getattr(options, "json", False)
-        directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+        self._options = options
         self._files: SettingsContents | None = SettingsContents()  # as the command has read them, for its first attempt
-        loaded = examine(directories, os.environ, files=self._files).require()
+        loaded = examine(find_command_directories(options), os.environ, files=self._files).require()
         print_notices(loaded.problems)
         with ExitStack() as stack:
             remote = self._remote = stack.enter_context(opened_state(loaded))
@@ -85,8 +82,8 @@ class SettingsCommand:
         """Make an edit unless it is a dry run, and print the difference. `get_notes` is called after `plan`."""
         planned, entry, _ = self.make_edit(plan)
         change_id, notes = None if entry is None else entry.id, list(get_notes())
-        if self._as_json:
-            self.print_json({"id": change_id, "difference": planned.difference, "notes": notes, **more})
+        if self._options.json:
+            print_json({"id": change_id, "difference": planned.difference, "notes": notes, **more})
             return 0
         ending = "Nothing was written (--dry-run)." if planned.changes_anything else "Nothing to change."
         if entry is not None:
@@ -115,7 +112,3 @@ class SettingsCommand:
         place = "the store" if self.is_stored else "secrets.yaml"
         moved = [f"Moved secrets to {place}: {', '.join(result.secrets)}"] if result.secrets else []
         return [*result.notes, *moved, *(f"Missing secret: onetool secret set {name}" for name in result.missing)]
-
-    @staticmethod
-    def print_json(data: JsonMapping) -> None:
-        print(json.dumps(data, indent=2, ensure_ascii=False, default=str))

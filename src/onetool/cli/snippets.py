@@ -5,6 +5,7 @@ import json
 from typing import TYPE_CHECKING
 
 from onetool.cli.approver import RunJournal, confirm_person, open_journal
+from onetool.cli.options import add_json, print_json
 from onetool.errors import ToolError, ToolNotFound
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
@@ -27,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--agent", default="default", metavar="AGENT", help="agent that saved it (default: default)"
         )
-    for action in (listing, accept, delete):
-        action.add_argument("--json", action="store_true", help="print JSON")
+    add_json(listing, accept, delete)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
 def _list(saved: "SavedSnippetStorage", *, as_json: bool) -> int:
     found = [_describe(each) for each in saved.list_all()]
     if as_json:
-        print(json.dumps({"snippets": found}, indent=2, ensure_ascii=False))
+        print_json({"snippets": found})
     elif not found:
         print("No snippets are saved. An agent saves one with ot.save_snippet.")
     for each in [] if as_json else found:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
+from onetool.cli.options import add_json
 from onetool.cli.terminal import format_table
 from onetool.core.render import render
 from onetool.errors import ToolError
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=("token",), help="show what each token used per month, instead of the summary")
     parser.add_argument("--month", metavar="MONTH", help="with --by token: month to report on, such as 2027-01")
     parser.add_argument("--html", type=Path, metavar="FILE", help="file for an HTML report")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ write, exec or network permission are skipped unless --effects is set. The exit 
 import argparse
 from typing import TYPE_CHECKING
 
+from onetool.cli.options import add_effects, add_json
 from onetool.errors import ToolError
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
-    parser.add_argument("--effects", action="store_true", help="also run what may write, execute or use the network")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_effects(parser)
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:

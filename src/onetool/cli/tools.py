@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.discovery import show_result
 from onetool.cli.identity import user_name
+from onetool.cli.options import add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.core.render import render
 from onetool.errors import ToolNotFound
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of the tool name")
     parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="level of detail (default: min)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     switch = parser.add_mutually_exclusive_group()
     switch.add_argument("--disable", metavar="NAME", help="disable a tool or a pack, for all clients")
     switch.add_argument("--enable", metavar="NAME", help="enable it again")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from onetool.cli.options import add_json, choose_stream, find_command_directories, print_json
 from onetool.clients import text_files
 from onetool.clients.catalog import CLIENTS, Machine
 from onetool.clients.client_servers import ClientServers, read_servers
@@ -30,7 +31,7 @@ from onetool.config.trust import (
     trust_file,
 )
 from onetool.errors import ConfigError, ToolError
-from onetool.paths import CONFIG, FOLDER, SECRETS, Directories, find_directories, is_directory
+from onetool.paths import CONFIG, FOLDER, SECRETS, Directories, is_directory
 from onetool.util.problem import Problem
 from onetool.util.redact import REDACTED
 from onetool.util.secret_finder import names_before, spans
@@ -57,7 +58,7 @@ class Review:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="configuration with servers, instead of .onetool/")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -66,9 +67,9 @@ def main(options: argparse.Namespace) -> int:
     directories = project_folders(options)
     project = directories.project
     assert project is not None
-    review, is_trusted = review_and_ask(directories, project, sys.stderr if options.json else sys.stdout)
+    review, is_trusted = review_and_ask(directories, project, choose_stream(options))
     if options.json:
-        print(json.dumps(_to_json(project, review, is_trusted), ensure_ascii=False))
+        print_json(_to_json(project, review, is_trusted), indent=None)
     elif is_trusted:
         print(f"{project} is trusted. OneTool asks again if a change could run code or reach data or the network.")
     else:
@@ -77,7 +78,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def project_folders(options: argparse.Namespace) -> Directories:
-    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    directories = find_command_directories(options)
     if directories.project is not None:
         return directories
     if directories.working_dir / FOLDER == directories.user and is_directory(directories.user):
@@ -126,11 +127,11 @@ def confirm(question: str, stream: TextIO) -> bool:
 
 def _trust_file(options: argparse.Namespace) -> int:
     file = read_servers(text_files.read(Path.cwd() / options.file), Path.cwd())
-    is_trusted = _review_file(file, "Trust these servers? [y/N] ", sys.stderr if options.json else sys.stdout)
+    is_trusted = _review_file(file, "Trust these servers? [y/N] ", choose_stream(options))
     if is_trusted:
         trust_file(file.file, file.digest, Path.home() / FOLDER)
     if options.json:
-        print(json.dumps({"file": str(file.file), "trusted": is_trusted}, ensure_ascii=False))
+        print_json({"file": str(file.file), "trusted": is_trusted}, indent=None)
     elif is_trusted:
         print(f"{file.file} is trusted until it changes. Import its servers with: onetool import {options.file}")
     else:

@@ -1,11 +1,10 @@
 """Print a one-time URL of the admin UI, which signs you in as the owner, and open it in the browser."""
 
 import argparse
-import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onetool.cli.options import add_json, find_command_directories, print_json
 from onetool.errors import ToolError
 
 if TYPE_CHECKING:
@@ -15,17 +14,17 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="PORT", help="port of the server, if several are running")
     parser.add_argument("--no-browser", action="store_true", help="print the URL without opening a browser")
-    parser.add_argument("--json", action="store_true", help="print the URL as JSON, without opening a browser")
+    add_json(parser, text="print the URL as JSON, without opening a browser")
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.paths import find_directories
+    from onetool.cli.server_session import is_loopback
     from onetool.util.one_time_codes import CODE_SECONDS, create_code
     from onetool.util.running_servers import list_servers
 
-    directories = find_directories(os.environ, Path.cwd(), options.config, Path.home())
+    directories = find_command_directories(options)
     server = _choose(list_servers(directories.user), options.port, str(directories.working_dir))
-    if not _is_loopback(server.url):
+    if not is_loopback(server.url):
         if (url := _find_sign_in(options)) is not None:
             return _show(options, url, {"url": url})
         raise ToolError(
@@ -56,32 +55,20 @@ def _choose(running: "list[ServerEntry]", port: int | None, directory: str) -> "
 def _find_sign_in(options: argparse.Namespace) -> str | None:
     """Return the URL at which people can sign in with an issuer, if the settings have one."""
     from onetool.config.load import load
-    from onetool.paths import find_directories
 
-    loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
+    loaded = load(find_command_directories(options), os.environ)
     auth = loaded.settings.auth
     return auth.public_url if any(issuer.client_id for issuer in auth.issuers) else None
 
 
 def _show(options: argparse.Namespace, url: str, data: dict[str, Any]) -> int:
     if options.json:
-        print(json.dumps(data))
+        print_json(data, indent=None)
         return 0
     print(url, flush=True)
     if not options.no_browser:
         _open_browser(url)
     return 0
-
-
-def _is_loopback(url: str) -> bool:
-    from ipaddress import ip_address
-    from urllib.parse import urlsplit
-
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _open_browser(url: str) -> None:

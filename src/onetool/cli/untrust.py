@@ -1,14 +1,14 @@
 """Revoke trust in .onetool/ in this directory, so that its settings and extensions are ignored."""
 
 import argparse
-import json
 
+from onetool.cli.options import add_json, print_json
 from onetool.cli.trust import project_folders
 from onetool.config.trust import untrust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -16,7 +16,7 @@ def main(options: argparse.Namespace) -> int:
     assert directories.project is not None
     known = untrust(directories.project, directories.user)
     if options.json:
-        print(json.dumps({"folder": str(directories.project), "trusted": False, "was": known}, ensure_ascii=False))
+        print_json({"folder": str(directories.project), "trusted": False, "was": known}, indent=None)
     else:
         print(f"{directories.project} is no longer trusted." if known else f"{directories.project} was not trusted.")
     return 0

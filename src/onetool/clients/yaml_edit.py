@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from onetool.clients.edits import Edit, apply_edits, detect_line_break, insertion
+from onetool.clients.edits import Edit, apply_edits, detect_line_break, insertion, replace_value
 from onetool.clients.yaml_nodes import (
     KeyPath,
     Place,
@@ -66,7 +66,7 @@ def remove_item(text: str, source: str, section: str, key: str, index: int) -> s
 
 def set_value(text: str, source: str, path: Sequence[str], value: Any) -> str:
     """Return the text with this value at the path. Parents that are missing or empty are created."""
-    return update(text, source, _with_value(parse_mapping(text, source), path, value))
+    return update(text, source, replace_value(parse_mapping(text, source), path, value))
 
 
 def remove_value(text: str, source: str, path: Sequence[str]) -> str:
@@ -78,7 +78,7 @@ def remove_value(text: str, source: str, path: Sequence[str]) -> str:
     if not isinstance(around, dict) or path[-1] not in around:
         return text
     rest = {name: each for name, each in around.items() if name != path[-1]}
-    return update(text, source, _with_value(data, path[:-1], rest))
+    return update(text, source, replace_value(data, path[:-1], rest))
 
 
 def update(text: str, source: str, wanted: JsonMapping, *, typed: bool = True) -> str:
@@ -90,13 +90,6 @@ def update(text: str, source: str, wanted: JsonMapping, *, typed: bool = True) -
     except ConfigError:
         pass
     raise _not_editable(source)
-
-
-def _with_value(data: Any, path: Sequence[str], value: Any) -> Any:
-    if not path:
-        return value
-    around = data if isinstance(data, dict) else {}
-    return {**around, path[0]: _with_value(around.get(path[0]), path[1:], value)}
 
 
 def _is_equal(one: Any, other: Any) -> bool:

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from onetool.cli.options import add_json
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import green, red, yellow
 from onetool.errors import ToolError
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fix", action="store_true", help="make the fixes that are safe: create directories, rename damaged caches"
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_json(parser, text="print the findings as JSON")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -151,11 +151,6 @@ def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:
     )
 
 
-def matches_arguments(patterns: JsonMapping, args: JsonMapping) -> bool:
-    """Return whether each pattern matches an argument that was passed, as in a rule."""
-    return all(name in args and _make_test(pattern)(args[name]) for name, pattern in patterns.items())
-
-
 def _matches_name(pattern: str, tool: Tool) -> bool:
     """Return whether a name, pack or pattern matches the tool, as it is stored or as code spells it."""
     if pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern):
