@@ -45,7 +45,7 @@ from onetool.logging import Log
 from onetool.net import Net
 from onetool.oauth.credential import SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify, make_server_target
-from onetool.parts import State, make_state
+from onetool.parts import Parts, make_parts
 from onetool.paths import FOLDER, Directories, extension_files
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import UpstreamServices
@@ -66,8 +66,7 @@ from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
 from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
-from onetool.state.storage import JobStorage, MediaStorage, ResultStorage
-from onetool.state.stores import Stores
+from onetool.state.storage import MediaStorage, ResultStorage, State
 from onetool.telemetry import Notices, Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
@@ -120,7 +119,7 @@ class OneTool:
         self.reader = SettingsReader(read_given if is_given else read, examine, environment)
         self.editing_settings = asyncio.Lock()  # held by an edit until it is in effect here
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
-        self._state: State | None = None
+        self._state: Parts | None = None
         self.times_configured = 0
         self.times_fixed = 0  # what health reports as fixable
         self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
@@ -143,7 +142,7 @@ class OneTool:
             log_event,
             self.reader.still_trusted,
             shared=None if shared is None else shared.workers,
-            get_jobs=self._get_jobs,
+            get_jobs=lambda: self.stores.jobs,
         )
         services = UpstreamServices(
             registry.mark_disabled,
@@ -152,15 +151,13 @@ class OneTool:
             self.sign_ins,
             None if shared is None else shared.connections,
         )
-        self.servers = Servers(
-            services, make_worker_environment(environment), lambda: self._require_state().stores.remote
-        )
+        self.servers = Servers(services, make_worker_environment(environment), lambda: self.stores)
         self.bundles = BundleSource(
             registry,
             lambda: self._require_state().net,
             lambda: self._require_state().media,
             self.sign_ins,
-            lambda: self._require_state().stores.remote,
+            lambda: self.stores,
         )
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
@@ -234,16 +231,15 @@ class OneTool:
         if self._log is None:
             self._log = Log(loaded.directories.data / "logs" / "onetool.log")
         old, log = self._state, self._log
-        state = self._state = make_state(
+        state = self._state = make_parts(
             loaded, error, old, bus=self.bus, log=log, make_cells=self._make_cells, own_ports=self._own_ports
         )
         log.configure(loaded.settings.log_level, state.redact)
         self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
         self._telemetry.configure(log, state.audit, state.stores)
-        remote = state.stores.remote
-        self.agents.configure(loaded, state.projects, None if remote is None else remote.counters)
-        self.llm.configure(loaded, state.redact, None if remote is None else remote.token_usage)
-        self.sign_ins.configure(loaded, None if remote is None else remote.credentials)
+        self.agents.configure(loaded, state.projects, state.stores.guard_budget)
+        self.llm.configure(loaded, state.redact, state.stores.token_usage)
+        self.sign_ins.configure(loaded, state.stores.credentials)
         private = loaded.settings.http.allow_private_addresses
         self._notifier.configure(
             loaded.settings.approvals.notify, state.redact, log, self.environment, allow_private_addresses=private
@@ -258,7 +254,7 @@ class OneTool:
             is_revoked=self._is_revoked,
             on_event=self._record_decision,
         )
-        self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.switches
+        self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.stores.disabled_tools
         for source in self.registry.sources:
             source.configure(loaded)
         self.times_configured += 1
@@ -266,20 +262,15 @@ class OneTool:
             self._retiring.start(work)
 
     def _is_revoked(self, run: DurableRunRecord) -> bool:
-        auth, remote = self.settings.auth, self.stores.remote
-        tokens = auth.tokens if remote is None else remote.tokens.apply(auth.tokens)
-        return is_revoked(run, tokens, auth.issuers)
+        auth = self.settings.auth
+        return is_revoked(run, self.stores.tokens.apply(auth.tokens), auth.issuers)
 
     def _own_ports(self) -> set[int]:
         """Return the ports that servers of this user listen on, from files."""
         others = (entry.port for entry in list_servers(self.directories.user))
         return self.listening_ports | {port for port in others if port is not None}
 
-    def _get_jobs(self) -> JobStorage | None:
-        remote = self._require_state().stores.remote
-        return None if remote is None else remote.jobs
-
-    def _require_state(self) -> State:
+    def _require_state(self) -> Parts:
         if self._state is None:
             raise RuntimeError("OneTool is not open: use `async with OneTool(settings) as app:`")
         return self._state
@@ -520,7 +511,7 @@ class OneTool:
         return self._require_state().loaded.directories
 
     @property
-    def stores(self) -> Stores:
+    def stores(self) -> State:
         return self._require_state().stores
 
     @property
@@ -547,7 +538,7 @@ class OneTool:
     @property
     def disabled_names(self) -> frozenset[str]:
         """The names of disabled tools and packs, without bundles, which have their own state."""
-        return frozenset(name for name in self._require_state().switches.off() if not name.startswith(OWNER_MARK))
+        return frozenset(name for name in self.stores.disabled_tools.off() if not name.startswith(OWNER_MARK))
 
     @property
     def owner_disabled(self) -> frozenset[str]:
@@ -555,13 +546,13 @@ class OneTool:
 
         `*` if that is unknown.
         """
-        return list_owner_marks(self._require_state().switches.off())
+        return list_owner_marks(self.stores.disabled_tools.off())
 
     def mark_disabled(self, keys: Iterable[str], *, on: bool) -> None:
         """Record that an owner disabled these names or IDs, or enabled them. Blocks on the disk."""
         marks = [f"{OWNER_MARK}{key}" for key in (self.owner_disabled.intersection(keys) if on else keys)]
         if marks:
-            self._require_state().switches.set(*marks, on=on)
+            self.stores.disabled_tools.set(*marks, on=on)
 
     @property
     def results(self) -> ResultStorage:
@@ -573,7 +564,7 @@ class OneTool:
 
     async def switch(self, name: str, *, on: bool) -> None:
         """Enable or disable a tool or pack permanently."""
-        await anyio.to_thread.run_sync(partial(self._require_state().switches.set, name, on=on))
+        await anyio.to_thread.run_sync(partial(self.stores.disabled_tools.set, name, on=on))
         self.registry.apply_switches()
 
     async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]:
@@ -670,12 +661,12 @@ class OneTool:
 
     async def _join_store(self) -> None:
         """Wait for a store that was just opened, and apply the settings there."""
-        remote = self.stores.remote
-        if not self.reader.join(None if remote is None else remote.settings, self.settings.store or ""):
+        state = self.stores
+        is_new = self.reader.join(state.settings, self.settings.store or "")
+        if not is_new:
             return
-        assert remote is not None
-        await anyio.to_thread.run_sync(remote.wait, STORE_SECONDS)
-        if self.reader.has_files:
+        await anyio.to_thread.run_sync(state.wait, STORE_SECONDS)
+        if self.reader.is_outdated:
             read = partial(self.reader.reread, self._require_state().loaded, unasked=False)
             with suppress(ToolError):  # until the files are valid again, no agent may call anything
                 self._configure(await anyio.to_thread.run_sync(read))

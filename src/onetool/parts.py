@@ -14,30 +14,27 @@ from onetool.paths import resolve_path
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
-from onetool.state.audit import AuditLog
-from onetool.state.disabled_tools import Switches
+from onetool.state.audit import AuditLog, open_audit_log
 from onetool.state.opening import open_state
-from onetool.state.storage import DisabledToolStorage, MediaStorage, RemoteState, ResultStorage
-from onetool.state.stores import Stores
+from onetool.state.storage import MediaStorage, ResultStorage, State
 from onetool.util.redact import Redactor
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Parts:
     loaded: Loaded
     error: ConfigError | None
     cells: CellSource
     runner: Runner
     redact: Redactor
-    stores: Stores
+    stores: State
     results: ResultStorage
     media: MediaStorage
     audit: AuditLog
     net: Net
-    switches: DisabledToolStorage
     projects: dict[str, str]
 
-    def retire(self, successor: "State") -> Iterator[Awaitable[object]]:
+    def retire(self, successor: "Parts") -> Iterator[Awaitable[object]]:
         """Yield the cleanup of parts that the successor does not share. Current runs finish in their cells."""
         if successor.cells is not self.cells:
             yield self.cells.retire()
@@ -49,17 +46,17 @@ class State:
             yield self.net.close()
 
 
-def make_state(
+def make_parts(
     loaded: Loaded,
     error: ConfigError | None,
-    old: State | None,
+    old: Parts | None,
     *,
     bus: ToolBus,
     log: Log,
     make_cells: Callable[..., CellSource],
     own_ports: Callable[[], set[int]],
-) -> State:
-    """Create the state for these settings, reusing unchanged parts of the old state.
+) -> Parts:
+    """Create what these settings need, reusing what is unchanged.
 
     Tools must not send requests to `own_ports`.
     """
@@ -78,7 +75,7 @@ def make_state(
         net = old.net
     else:  # current requests finish with the old rules
         net = Net(HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses), own_ports=own_ports)
-    return State(
+    return Parts(
         loaded=loaded,
         error=error,
         cells=cells,
@@ -91,42 +88,34 @@ def make_state(
         stores=stores,
         results=results,
         media=stores.media(settings.output),
-        audit=_open_audit(loaded, redact, old, stores.remote),
+        audit=_open_audit(loaded, stores, redact, old),
         net=net,
-        switches=Switches(directories.data) if stores.remote is None else stores.remote.disabled_tools,
         projects=projects,
     )
 
 
-def _open_stores(loaded: Loaded, old: State | None) -> Stores:
-    directory = loaded.directories.data
-    is_same = old is not None and old.loaded.settings.store == loaded.settings.store
-    if old is None or not is_same or old.stores.directory != directory:
-        scope = str(loaded.directories.working_dir)
-        private = loaded.directories.private
-        stores = Stores.open(directory, private, remote=_open_remote(loaded), scope=scope)
-    else:
-        stores = old.stores
-    stores.recorder.configure(loaded.settings.stats, loaded.settings.runs)
-    return stores
-
-
-def _open_remote(loaded: Loaded) -> RemoteState | None:
-    """Open the database of the settings and follow its changes. Returns at once."""
-    remote = open_state(loaded)
-    if remote is not None:
-        remote.start()
-    return remote
-
-
-def _open_audit(loaded: Loaded, redact: Redactor, old: State | None, remote: RemoteState | None) -> AuditLog:
-    settings = loaded.settings.audit
-    file = resolve_path(settings.file, loaded.directories.data, loaded.directories.home)
-    is_same = old is not None and old.audit.file == file and old.stores.remote is remote
+def _open_stores(loaded: Loaded, old: Parts | None) -> State:
+    is_same = (
+        old is not None
+        and old.loaded.settings.store == loaded.settings.store
+        and old.loaded.directories.data == loaded.directories.data
+    )
     if old is not None and is_same:
-        audit = old.audit
+        state = old.stores
     else:
-        audit = AuditLog(file, redact, None if remote is None else remote.audit(redact))
-        audit.on_record = old.audit.on_record if old is not None else audit.on_record
+        state = open_state(loaded)
+        state.start()
+    state.recorder.configure(loaded.settings.stats, loaded.settings.runs)
+    return state
+
+
+def _open_audit(loaded: Loaded, state: State, redact: Redactor, old: Parts | None) -> AuditLog:
+    if old is None or old.stores is not state or old.loaded.audit_file != loaded.audit_file:
+        audit = open_audit_log(loaded, state)
+        if old is not None:
+            audit.on_record = old.audit.on_record
+    else:
+        audit = old.audit
+    settings = loaded.settings.audit
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit

@@ -15,7 +15,7 @@ from onetool.logging import Log
 from onetool.runner.answer import Answer
 from onetool.runner.run_output import RunOutput
 from onetool.state.audit import AuditLog
-from onetool.state.stores import Stores
+from onetool.state.storage import State
 from onetool.stats.details import (
     MARGIN_CHARS,
     MAX_CALLS,
@@ -86,7 +86,7 @@ class Telemetry:
         events.subscribe(self._log_run, RunFinished)
         events.subscribe(self._count_run, RunFinished)
 
-    def configure(self, log: Log, audit: AuditLog, stores: Stores) -> None:
+    def configure(self, log: Log, audit: AuditLog, stores: State) -> None:
         """Use these logs and stores from now on."""
         self._log, self._audit, self._stores = log, audit, stores
 

@@ -361,7 +361,8 @@ class TokenRowKind(BaseKind):
     store: TokenRows
 
     def write(self, key: str) -> str:
-        assert self.store.create(Token(name=key, hash=sha256(key.encode()).hexdigest(), agent="default"))
+        token = Token(name=key, hash=sha256(key.encode()).hexdigest(), agent="default")
+        assert self.store.create(token) == ()
         return key
 
     def read(self, name: str) -> bool:
@@ -493,12 +494,13 @@ FILES: dict[str, Callable[[Path], Any]] = {
 
 def open_postgres(directory: Path) -> PostgresState:
     url = (directory / "database").read_text()
-    return PostgresState(url, POSTGRES_KEY, directory / f"cache-{os.getpid()}")
+    return PostgresState(url, POSTGRES_KEY, directory / f"cache-{os.getpid()}", scope="/work")
 
 
 def audit_rows(state: PostgresState) -> AppendOnlyLog:
     rows = "SELECT record FROM audit ORDER BY id"
-    return AppendOnlyLog(state.audit(str), lambda: (json.loads(record) for (record,) in state.database.select(rows)))
+    log = state.audit(Path("/"), str)
+    return AppendOnlyLog(log, lambda: (json.loads(record) for (record,) in state.database.select(rows)))
 
 
 def notice_rows(state: PostgresState) -> AppendOnlyLog:
@@ -507,8 +509,8 @@ def notice_rows(state: PostgresState) -> AppendOnlyLog:
 
 
 POSTGRES: dict[str, Callable[[PostgresState], Any]] = {
-    "results": lambda state: state.results(Output(), "/work"),
-    "media": lambda state: state.media(Output(), "/work"),
+    "results": lambda state: state.results(Output()),
+    "media": lambda state: state.media(Output()),
     "sessions": lambda state: state.sessions,
     "statistics": lambda state: state.recorder,
     "shapes": lambda state: state.shapes,
@@ -520,10 +522,10 @@ POSTGRES: dict[str, Callable[[PostgresState], Any]] = {
     "token usage": lambda state: state.token_usage,
     "tokens": lambda state: state.tokens,
     "notices": notice_rows,
-    "bundles": lambda state: state.bundles(1000, None),
+    "bundles": lambda state: state.bundles(Path("/"), 1000, None),
     "runs": lambda state: state.runs,
     "tool lists": lambda state: state.tool_lists(str),
-    "settings": lambda state: SettingsEditor(Directories(Path("/"), Path("/no-files")), {}, state.settings),
+    "settings": lambda state: state.settings.open_editor(Directories(Path("/"), Path("/no-files")), {}),
 }
 POSTGRES[ALL] = lambda state: {kind: make_kind(kind, make(state)) for kind, make in POSTGRES.items() if kind != ALL}
 BACKENDS: dict[str, Mapping[str, Callable[[Any], Any]]] = {"files": FILES, "postgres": POSTGRES}

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.storage_kinds import open_postgres
 
+from onetool.paths import Directories
 from onetool.state.audit import AuditLog
 from onetool.state.audit_records import AuditFilter
+from onetool.state.opening import open_files
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.history import (
@@ -22,6 +25,9 @@ from onetool.stats.history import (
 )
 from onetool.stats.record import CallRecord, Recorder, RunRecord
 from onetool.util.redact import Redactor
+
+if TYPE_CHECKING:
+    from onetool.state.storage import AuditStorage
 
 NOW = 1_800_000_000.0  # January 2027
 SECRET = "s3cr3t-value-of-a-key"
@@ -150,11 +156,12 @@ def test_spending_and_failures_are_summed(history: History) -> None:
 
 @pytest.fixture(params=["files", "postgres"])
 def audit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditLog]:
-    redact, remote = Redactor([SECRET]), None
+    redact = Redactor([SECRET])
+    records: AuditStorage = open_files(Directories(tmp_path, tmp_path)).audit(tmp_path / "audit.jsonl", redact)
     if request.param == "postgres":
         (tmp_path / "database").write_text(request.getfixturevalue("postgres_url"))
-        remote = open_postgres(tmp_path).audit(redact)
-    log = AuditLog(tmp_path / "audit.jsonl", redact, remote)
+        records = open_postgres(tmp_path).audit(tmp_path, redact)
+    log = AuditLog(records, redact)
     log.configure(redact, 4_000, 50)  # rotated often
     yield log
     log.close()

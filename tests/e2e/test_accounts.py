@@ -100,7 +100,7 @@ def test_rules_and_records_see_the_account(tmp_path: Path, server: Authorization
         assert "has no account" in app.failure("ot.account('machine', 'work').cpu()")
         with pytest.raises(ArgumentError):
             call_as(app, "machine.cpu", account="work")
-        lines = app.onetool.audit.file.read_text(encoding="utf-8").splitlines()
+        lines = Path(app.onetool.audit.place).read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     accounts = [each.get("account") for each in records if each.get("tool") == "gh.whoami"]
     assert accounts == ["work", "work", "work", "work", "home", "other"]

@@ -476,7 +476,7 @@ def serve_notes(folder: Path, via: Sequence[str] | None = None, by: str = "termi
 
 
 def read_decisions(server: Published) -> list[dict[str, Any]]:
-    file = server.onetool.audit.file
+    file = Path(server.onetool.audit.place)
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
     return [record for record in map(json.loads, lines) if record["name"] == "decision"]
 

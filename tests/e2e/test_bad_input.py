@@ -301,7 +301,7 @@ def test_runs_succeed_if_the_statistics_file_is_truncated() -> None:
         for _ in range(50):
             assert app.value("machine.now()")
         assert app.data("ot.stats(tool='machine.now')")["total_calls"] == 50
-        file = app.onetool.stores.directory / "stats" / "stats.db"
+        file = app.onetool.directories.data / "stats" / "stats.db"
         left = file.read_bytes()[: file.stat().st_size // 2]
         file.write_bytes(left)
         assert app.value("machine.now()")

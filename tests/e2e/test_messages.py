@@ -437,7 +437,7 @@ def notifications_and_statistics(_home: Path) -> Iterator[Entry]:
     with open_app({"stats": {"enabled": False}}) as app:
         yield from run_in_app(app, [("Disabled statistics", "ot.stats()")])
     with open_app() as app:
-        file = app.onetool.stores.directory / "stats" / "stats.db"
+        file = app.onetool.directories.data / "stats" / "stats.db"
         file.parent.mkdir(parents=True)
         file.write_bytes(b"no database, and never was one" * 100)
         yield from run_in_app(app, DAMAGED)

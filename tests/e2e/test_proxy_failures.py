@@ -144,7 +144,7 @@ def test_unreadable_pins_prevent_only_calls_of_pinned_servers(tmp_path: Path, pi
     with open_app(
         {"servers": {"s": hostile_server("good", tmp_path), "free": hostile_server("good", tmp_path, pin="off")}}
     ) as app:
-        file = app.onetool.stores.directory / "pins.json"
+        file = app.onetool.directories.data / "pins.json"
         file.write_bytes(pins)
         text = app.failure(f"s.{ECHO}")
         assert "cannot check whether s.echo has changed" in text

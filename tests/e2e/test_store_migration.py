@@ -123,12 +123,12 @@ def open_files(data: Path) -> Iterator[Stores]:
         )
 
 
-def open_rows(state: PostgresState, work: Path) -> Stores:
+def open_rows(state: PostgresState) -> Stores:
     return Stores(
         runs=state.runs,
         sessions=state.sessions,
-        results=state.results(Output(), str(work)),
-        media=state.media(Output(), str(work)),
+        results=state.results(Output()),
+        media=state.media(Output()),
         disabled_tools=state.disabled_tools,
         pins=state.pins,
         credentials=state.credentials,
@@ -202,8 +202,8 @@ def test_state_is_copied_to_postgresql(tmp_path: Path, postgres_url: str) -> Non
         }
     with open_files(data) as files:  # the source is left as it was
         check(files, names)
-    with closing(PostgresState(postgres_url, KEY, tmp_path / "cache")) as state:
-        check(open_rows(state, work), names)
+    with closing(PostgresState(postgres_url, KEY, tmp_path / "cache", scope=str(work))) as state:
+        check(open_rows(state), names)
         assert [record for (record,) in state.database.select("SELECT record FROM audit ORDER BY id")] == audited
         assert state.tokens.names() == ["laptop"]
         state.runs.close()

@@ -23,6 +23,7 @@ from onetool.core.context import ToolContext
 from onetool.errors import AuditUnavailable, SandboxDenied
 from onetool.logging import Log
 from onetool.state.audit import MAX_ARGUMENT_CHARS, AuditLog
+from onetool.state.audit_file import AuditFile
 from onetool.state.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
 from onetool.util.redact import REDACTED, Redactor
 
@@ -164,7 +165,7 @@ def test_an_agent_has_a_new_share_after_a_day() -> None:
 
 @pytest.mark.anyio
 async def test_a_record_of_many_changes_is_short(tmp_path: Path) -> None:
-    audit = AuditLog(file := tmp_path / "audit.jsonl", Redactor())
+    audit = AuditLog(AuditFile(file := tmp_path / "audit.jsonl", str), Redactor())
     async with audit.changing("bundle.import", [f"pack.tool_{n}" for n in range(5_000)], actor="a", transport="cli"):
         pass
     async with audit.changing("tool.patch", ["\x07" * 15_000, "é" * 15_000] * 50, actor="a", transport="http"):
@@ -240,7 +241,7 @@ def test_an_invalid_call_is_not_audited(app: App) -> None:
 
 @contextmanager
 def open_audit_log(file: Path, *secrets: str) -> Iterator[AuditLog]:
-    audit = AuditLog(file, Redactor(secrets))
+    audit = AuditLog(AuditFile(file, Redactor(secrets)), Redactor(secrets))
     yield audit
     audit.close()
 

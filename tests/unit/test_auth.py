@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +16,15 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from onetool.config.model import Auth, Token
+from onetool.paths import Directories
+from onetool.state.memory import MAX_NAMES, MemoryCounters
+from onetool.state.opening import open_files
 from onetool.transports.http.auth import ANONYMOUS, SECURITY_HEADERS, AuthMiddleware, get_agent
 from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, find_client_address
 from onetool.transports.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
-from onetool.transports.http.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
+from onetool.transports.http.throttle import MAX_ACCEPTED, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
 from onetool.transports.http.tokens import TokenSet, hash_token, new_token
 from onetool.util.one_time_codes import create_code
 from onetool.util.token_ids import SCOPES, includes_scope
@@ -30,6 +34,16 @@ RIGHT: Final = "ot_right"
 LOCAL: Final = ("host", "localhost:8765")
 BEARER: Final = ("authorization", f"Bearer {RIGHT}")
 Fields = Iterable[tuple[str, str]]
+
+
+def make_throttle(clock: Callable[[], float]) -> AuthThrottle:
+    counters = MemoryCounters(clock)
+    return AuthThrottle(lambda: counters, clock)
+
+
+def open_sessions(home: Path, clock: Callable[[], float] = time.time) -> BrowserSessions:
+    state = open_files(Directories(home, home))
+    return BrowserSessions(lambda: home, lambda: state, clock)
 
 
 @dataclass
@@ -53,7 +67,7 @@ class AuthHarness:
             self.bind,
             lambda: keys,
             allowed_hosts=lambda: self.names,
-            throttle=AuthThrottle(lambda: self.now),
+            throttle=make_throttle(lambda: self.now),
             sessions=self.sessions,
         )
 
@@ -408,7 +422,7 @@ def test_a_token_of_scope_approve_reads_and_approves_only() -> None:
 
 def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
     now = 0.0
-    sessions = BrowserSessions(lambda: tmp_path, lambda: now)
+    sessions = open_sessions(tmp_path, lambda: now)
     auth, code = AuthHarness(sessions=sessions), create_code(tmp_path)
     assert sessions.open("wrong") is None
     opened = sessions.open(code)
@@ -445,7 +459,7 @@ def test_a_code_expires(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o77 == 0
     assert code not in file.name
     os.utime(file, (1, 1))
-    assert BrowserSessions(lambda: tmp_path).open(code) is None
+    assert open_sessions(tmp_path).open(code) is None
     create_code(tmp_path)
     assert len(list((tmp_path / "run").glob("*.code"))) == 1
 
@@ -516,15 +530,17 @@ def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
 
 
 def test_recorded_failures_are_bounded() -> None:
-    failures = AuthThrottle(lambda: 0.0)
+    counters = MemoryCounters(lambda: 0.0)
+    failures = AuthThrottle(lambda: counters, lambda: 0.0)
 
     async def record() -> None:
-        for number in range(MAX_ADDRESSES + 100):
+        for number in range(MAX_NAMES // 2 + 100):
             await failures.record_failure(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
             await failures.record_success(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}")
 
     asyncio.run(record())
-    assert len(failures._failed) == len(failures._known) == MAX_ADDRESSES
+    assert len(counters._times) == MAX_NAMES
+    assert len(failures._accepted) == MAX_ACCEPTED
 
 
 # --- bodies and responses ------------------------------------------------------------------------------------------
@@ -578,7 +594,8 @@ def test_an_error_after_the_response_began_sends_no_second_response() -> None:
         raise ApiError("too_large", "late")
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
-    assert asyncio.run(_send(AuthMiddleware(late, LOOPBACK, lambda: TokenSet([], {})), scope, [b""]))["status"] == 200
+    middleware = AuthMiddleware(late, LOOPBACK, lambda: TokenSet([], {}), throttle=make_throttle(time.time))
+    assert asyncio.run(_send(middleware, scope, [b""]))["status"] == 200
 
 
 # --- request ids ---------------------------------------------------------------------------------------------------

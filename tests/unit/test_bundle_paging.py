@@ -10,19 +10,19 @@ import pytest
 from tests.bundles_support import Clock, expect_error, new_bundle, open_store, tool_body
 
 from onetool.bundles import BundleStore, Page
-from onetool.bundles.paging import PageTokens
+from onetool.bundles.paging import PageKey, PageTokens
 
 FILTERS = ["tools", None, None, False]
 
 
 def test_a_token_is_valid_in_every_process(tmp_path: Path) -> None:
-    token = PageTokens(tmp_path / ".key").make(FILTERS, ["a", 1])
-    assert PageTokens(tmp_path / ".key").read(token, FILTERS) == ["a", 1]
+    token = PageTokens(PageKey(tmp_path / ".key").load).make(FILTERS, ["a", 1])
+    assert PageTokens(PageKey(tmp_path / ".key").load).read(token, FILTERS) == ["a", 1]
     assert (tmp_path / ".key").stat().st_mode & 0o077 == 0
 
 
 def test_every_change_of_a_token_is_detected(tmp_path: Path) -> None:
-    tokens = PageTokens(tmp_path / ".key")
+    tokens = PageTokens(PageKey(tmp_path / ".key").load)
     data = bytearray(base64.urlsafe_b64decode(tokens.make(FILTERS, ["abc"]) + "=="))
     for at in range(len(data)):
         changed = bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
@@ -31,17 +31,17 @@ def test_every_change_of_a_token_is_detected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "x", "a" * 2000, "é", "💣", "AAAA", "=" * 8, "\x00", 7])
 def test_an_invalid_token_is_rejected(tmp_path: Path, wrong: Any) -> None:
-    expect_error("invalid", lambda: PageTokens(tmp_path / ".key").read(wrong, FILTERS))
+    expect_error("invalid", lambda: PageTokens(PageKey(tmp_path / ".key").load).read(wrong, FILTERS))
 
 
 def test_a_token_of_another_store_is_rejected(tmp_path: Path) -> None:
-    token = PageTokens(tmp_path / "a").make(FILTERS, [1])
-    expect_error("invalid", lambda: PageTokens(tmp_path / "b").read(token, FILTERS))
+    token = PageTokens(PageKey(tmp_path / "a").load).make(FILTERS, [1])
+    expect_error("invalid", lambda: PageTokens(PageKey(tmp_path / "b").load).read(token, FILTERS))
 
 
 def test_a_damaged_key_is_replaced(tmp_path: Path) -> None:
     (tmp_path / ".key").write_text("no key")
-    tokens = PageTokens(tmp_path / ".key")
+    tokens = PageTokens(PageKey(tmp_path / ".key").load)
     assert tokens.read(tokens.make(FILTERS, [1]), FILTERS) == [1]
 
 

@@ -48,7 +48,7 @@ def open_bundles(open_state: Open, tmp_path: Path) -> Iterator[OpenBundles]:
             shipped.put_tool(bundle, slug, "1", tool_body())
 
     def open_replica() -> BundleStore:
-        opened.append(open_state().bundles(1_000, tmp_path / "shipped"))
+        opened.append(open_state().bundles(tmp_path, 1_000, tmp_path / "shipped"))
         return opened[-1]
 
     yield open_replica

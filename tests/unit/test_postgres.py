@@ -100,10 +100,10 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
     for _ in range(2):  # it is executed after each upgrade
         postgres_server.execute(render_grants(replica, worker), database=name)
     state = open_state(url=postgres_server.url(name, replica))
-    handle = state.results(Output(), "/work").put("of the replica", tool="t")["handle"]
+    handle = state.results(Output()).put("of the replica", tool="t")["handle"]
     state.runs.put_run(DurableRunRecord("r_1", "default", "1"))
     state.recorder.flush()
-    state.audit(str).write("call.started")
+    state.audit(Path(), str).write("call.started")
     with pytest.raises(StorageError, match="permission denied"):
         state.database.execute("DELETE FROM audit")
     with pytest.raises(StorageError, match="permission denied"):
@@ -119,13 +119,13 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
             of_worker.execute(
                 "INSERT INTO chunks (handle, part, number, data, writer) VALUES ('i', 'txt', 0, 'x', ?)", (replica,)
             )
-    assert state.results(Output(), "/work").load(handle) == "of the replica"
+    assert state.results(Output()).load(handle) == "of the replica"
 
 
 def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Callable[..., PostgresState]) -> None:
     state = open_state(KEY)
     for name in ("raised", "copied", "kept"):
-        assert state.tokens.create(Token(name=name, hash=f"hash of {name}"))
+        assert state.tokens.create(Token(name=name, hash=f"hash of {name}")) == ()
     assert [token.hash for token in state.tokens.apply([])] == ["hash of copied", "hash of kept", "hash of raised"]
     state.database.execute("UPDATE tokens SET scope = 'owner' WHERE name = 'raised'")
     state.database.execute(
@@ -291,8 +291,8 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     open_state: Callable[..., PostgresState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, exact = Output(result_ttl=3600), open_state()
-    handle = exact.results(output, "/work").put("kept", tool="t")["handle"]
-    media = exact.media(output, "/work").put(b"kept", "image/png", "default")
+    handle = exact.results(output).put("kept", tool="t")["handle"]
+    media = exact.media(output).put(b"kept", "image/png", "default")
     session = exact.sessions.create()
     exact.runs.put_run(DurableRunRecord("r_1", "default", "1", state=RunState.WAITING, expires=exact.runs.now() + 60))
     true_time = time.time
@@ -301,14 +301,14 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     ahead.changes.start()
     assert ahead.wait(5)
     assert abs(ahead.runs.now() - true_time()) < 5
-    results = ahead.results(output, "/work")
+    results = ahead.results(output)
     results.put("of a replica whose clock is a month ahead", tool="t")  # sweeps
     assert results.load(handle) == "kept"
-    assert ahead.media(output, "/work").get(media, "default").data == b"kept"
+    assert ahead.media(output).get(media, "default").data == b"kept"
     ahead.sessions.create()  # sweeps
     assert ahead.sessions.list_keys(session) == []
     assert ahead.runs.delete_expired(ahead.runs.now()) == 0
-    assert exact.results(output, "/work").load(handle) == "kept"
+    assert exact.results(output).load(handle) == "kept"
 
 
 def test_old_records_of_the_audit_log_and_old_messages_are_deleted(
@@ -320,7 +320,7 @@ def test_old_records_of_the_audit_log_and_old_messages_are_deleted(
     postgres_server.execute(render_grants(replica, replica), database=name)
     database, megabyte = open_state().database, "repeat('x', 1 << 20)"
     database.execute(f"INSERT INTO audit (record) SELECT {megabyte} FROM generate_series(1, 120)")
-    records = open_state(url=postgres_server.url(name, replica)).audit(str)
+    records = open_state(url=postgres_server.url(name, replica)).audit(Path(), str)
     records.max_bytes, records.keep = 1 << 20, 0  # a replica cannot delete the last 100 MiB, whatever it asks for
     records.event("call")
     assert eventually(lambda: database.select("SELECT count(*), min(id) FROM audit") == [(100, 22)])

@@ -16,6 +16,7 @@ from onetool.editing.server_changes import ServerChanges
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import Directories, find_directories
+from onetool.state.opening import open_files
 from onetool.transports.http.token_changes import TokenChanges, TokenRequest
 
 TEXT = """\
@@ -465,7 +466,7 @@ def test_an_undo_needs_the_scope_of_its_change(home: Path) -> None:
 def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: Path) -> None:
     def open_tokens() -> TokenChanges:
         loaded = load(find(home), {})
-        return TokenChanges(loaded.directories, loaded.settings, loaded.files, None, "ada", "cli")
+        return TokenChanges(loaded.settings, open_files(loaded.directories), "ada", "cli")
 
     token_hash, file = "ab" * 32, home / ".onetool" / "onetool.yaml"
     tokens = f"auth: {{tokens: [{{name: laptop, hash: {token_hash}}}]}}\n"

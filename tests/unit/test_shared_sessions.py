@@ -28,7 +28,7 @@ class Replica:
 
     def __init__(self, state: PostgresState, home: Path) -> None:
         self.state, self.home, self.issuers = state, home, [ENTRY]
-        self.sessions = BrowserSessions(lambda: home, issuers=lambda: self.issuers, remote=lambda: state)
+        self.sessions = BrowserSessions(lambda: home, lambda: state, issuers=lambda: self.issuers)
 
     def find(self, headers: dict[str, str]) -> RequestCredential | None:
         return asyncio.run(self.sessions.find(Headers(headers)))

@@ -20,6 +20,7 @@ from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
 from onetool.state.audit import AuditLog
+from onetool.state.audit_file import AuditFile
 from onetool.state.postgres_state import PostgresState
 from onetool.state.storage import StoredSettings
 from onetool.util.redact import Redactor
@@ -66,7 +67,7 @@ def read_files(home: Path) -> Loaded:
 
 
 def open_editor(home: Path, state: PostgresState) -> SettingsEditor:
-    return SettingsEditor(read_files(home).directories, {}, state.settings)
+    return state.settings.open_editor(read_files(home).directories, {})
 
 
 def read(home: Path, state: PostgresState) -> Loaded:
@@ -178,7 +179,7 @@ def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: PostgresS
             tools = (editor.find("agents", "ops").value or {"tools": []})["tools"]
             return editor.plan("agents.set", [ItemChange("agents", "ops", {"tools": [*tools, f"t{number}"]})])
 
-        audit = AuditLog(home / f"audit-{number}.jsonl", Redactor(()))
+        audit = AuditLog(AuditFile(home / f"audit-{number}.jsonl", str), Redactor(()))
         open_one = partial(open_editor, home, state)
         anyio.run(partial(make_edit, open_one, plan, audit, actor="ada", transport="cli"))
         audit.close()
@@ -210,7 +211,8 @@ class Replica:
         )
         self.loaded, _ = self.reader.read_first()
         self.denied_at_first = [agent.tools for agent in self.loaded.settings.agents.values()]
-        self.reader.join(None if state is None else state.settings, url)
+        if state is not None:
+            self.reader.join(state.settings, url)
         self.reload()
 
     def reload(self) -> None:

@@ -18,7 +18,7 @@ import anyio.to_thread
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.body import OTHER_TYPE
 from onetool.backends.http_tool.placeholders import MISSING, Values
-from onetool.backends.http_tool.rate_limit import RateLimiter, SharedRateLimiter
+from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.backends.http_tool.request import measure_bytes
 from onetool.backends.http_tool.response import (
     EventCollector,
@@ -42,7 +42,7 @@ from onetool.net.retry_after import parse_retry_after
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl, HttpRequest, HttpStep, OAuthFlow, StepResponseOptions
     from onetool.config.model import Http
-    from onetool.state.storage import MediaStorage
+    from onetool.state.storage import CallRates, MediaStorage
 
 MAX_URL_CHARS: Final = 65_536  # the limit of the HTTP library
 MAX_BODY_CHARS: Final = 2_000  # of the body of an error response
@@ -77,7 +77,7 @@ class HttpBackend:
     get_secret: Callable[[str, str], str | None]
     media: Callable[[], "MediaStorage"] | None = None
     sign_in: FindTokenSource | None = None
-    rate_limiter: RateLimiter | SharedRateLimiter = field(default_factory=RateLimiter)
+    rate_limiter: "CallRates" = field(default_factory=RateLimiter)
     identity: str = ""
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     random: Callable[[], float] = standard_random.random

@@ -21,7 +21,7 @@ from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit, now
-from onetool.bundles.paging import PageTokens, check_page_size, make_page
+from onetool.bundles.paging import PageKey, PageTokens, check_page_size, make_page
 from onetool.bundles.reader import BundleReader, LocatedBundle, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
@@ -71,7 +71,7 @@ class BundleStore:
         self._directory = make_directory(directory, on_scanned=self.remove_expired)
         self._builtins = BuiltIns(builtin, directory / STATES_FILE)
         self._usage = usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db"))
-        self._tokens = PageTokens(directory / ".key")
+        self._tokens = PageTokens(PageKey(directory / ".key").load)
         self._reader = BundleReader(self._directory, self._builtins, self._usage, clock)
         self._writer = BundleWriter(self._directory)
 

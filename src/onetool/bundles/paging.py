@@ -41,10 +41,10 @@ def make_page(found: Sequence[tuple[Position, T]], size: int, make_token: Callab
 
 
 class PageTokens:
-    def __init__(self, key_file: Path, load_key: Callable[[], bytes] | None = None) -> None:
-        """Use the key in the file, or the one that `load_key` returns, which all replicas have."""
-        self._key_file, self._load_key = key_file, load_key
-        self._temporary_key = b""  # used if the disk cannot be written: its tokens are valid in this process only
+    """Page tokens, signed with the key that `load_key` returns."""
+
+    def __init__(self, load_key: Callable[[], bytes]) -> None:
+        self._load_key = load_key
 
     def make(self, filters: object, position: Position) -> str:
         content = json.dumps([_digest(filters), list(position)], separators=(",", ":")).encode()
@@ -74,32 +74,35 @@ class PageTokens:
         return content
 
     def _signature(self, content: bytes) -> bytes:
-        return hmac.digest(self._key(), content, hashlib.sha256)[:SIGNATURE_BYTES]
+        return hmac.digest(self._load_key(), content, hashlib.sha256)[:SIGNATURE_BYTES]
 
-    def _key(self) -> bytes:
+
+class PageKey:
+    """The key of page tokens in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._temporary_key = b""  # used if the disk cannot be written: its tokens are valid in this process only
+
+    def load(self) -> bytes:
         """Return the key. It is read each time: another process may create it or replace the directory."""
-        key = self._read_key()
+        key = self._read()
         if key is not None:
             return key
-        if self._load_key is not None:
-            self._temporary_key = self._temporary_key or self._load_key()
-            return self._temporary_key
         try:
-            self._key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with locked(self._key_file.with_name(f"{self._key_file.name}.lock")):
-                if (key := self._read_key()) is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked(self._file.with_name(f"{self._file.name}.lock")):
+                if (key := self._read()) is None:
                     key = os.urandom(KEY_BYTES)
-                    atomic.write(self._key_file, key.hex(), durable=True)
+                    atomic.write(self._file, key.hex(), durable=True)
                 return key
         except OSError:
             self._temporary_key = self._temporary_key or os.urandom(KEY_BYTES)
             return self._temporary_key
 
-    def _read_key(self) -> bytes | None:
-        if self._load_key is not None:
-            return self._temporary_key or None
+    def _read(self) -> bytes | None:
         try:
-            key = bytes.fromhex(self._key_file.read_text("ascii"))
+            key = bytes.fromhex(self._file.read_text("ascii"))
         except (OSError, ValueError):
             return None
         return key if len(key) == KEY_BYTES else None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool.backends.http_tool.rate_limit import SharedRateLimiter
 from onetool.bundles.secret_bindings import REFERENCE, SecretUse, find_secret_uses, list_uses
 from onetool.config.load import Loaded
 from onetool.config.model import OAuth, PackSettings
@@ -36,7 +35,7 @@ from onetool.oauth.sign_ins import SignIns, identify
 from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
 from onetool.search.search_documents import StoredTools
-from onetool.state.storage import MediaStorage, RemoteState
+from onetool.state.storage import CallRates, MediaStorage, State
 from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
@@ -66,17 +65,9 @@ def bundles_directory(loaded: Loaded) -> Path:
     return resolve_path(loaded.settings.bundles.dir, loaded.directories.data, loaded.directories.home)
 
 
-def open_store(loaded: Loaded, remote: RemoteState | None = None) -> "BundleStore":
+def open_store(loaded: Loaded, state: State) -> "BundleStore":
     """Return the configured store. The caller closes it."""
-    from onetool.bundles.bundle_store import BundleStore
-    from onetool.bundles.usage import UsageCounts
-    from onetool.stats.database import StatisticsFile
-
-    if remote is not None:
-        return remote.bundles(loaded.settings.bundles.max_tools, BUILT_IN)
-    usage = UsageCounts(StatisticsFile(loaded.directories.data / "stats" / "stats.db"))
-    limit = loaded.settings.bundles.max_tools
-    return BundleStore(bundles_directory(loaded), max_tools=limit, builtin=BUILT_IN, usage=usage)
+    return state.bundles(bundles_directory(loaded), loaded.settings.bundles.max_tools, BUILT_IN)
 
 
 class BundleSource(ToolSource):
@@ -93,14 +84,14 @@ class BundleSource(ToolSource):
         net: Callable[[], Net],
         media: Callable[[], MediaStorage],
         sign_ins: SignIns,
-        remote: Callable[[], RemoteState | None] = lambda: None,
+        state: Callable[[], State],
     ) -> None:
         self._registry, self._net, self._media, self._sign_ins = registry, net, media, sign_ins
-        self._remote = remote
+        self._get_state = state
         self.held: Mapping[str, Tool] = {}
-        self._rates: SharedRateLimiter | None = None
+        self._rates: CallRates | None = None
         self._store: BundleStore | None = None
-        self._store_options: tuple[Path, int, RemoteState | None] | None = None  # what decides about the store
+        self._store_options: tuple[Path, int, State] | None = None  # what decides about the store
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes
         self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
         self._unusable: dict[str, Problem] = {}  # the other packs, with the reason
@@ -115,16 +106,17 @@ class BundleSource(ToolSource):
         self._closing_stores = BackgroundTasks()
 
     def configure(self, loaded: Loaded, /) -> None:
-        remote = self._remote()
-        wanted = (bundles_directory(loaded), loaded.settings.bundles.max_tools, remote)
-        self._loaded, store_options = loaded, self._store_options
+        state = self._get_state()
+        directory = bundles_directory(loaded)
+        options = directory, loaded.settings.bundles.max_tools, state
+        self._loaded = loaded
         self._recent = {}  # made with the old settings
-        if wanted == store_options:
+        if options == self._store_options:
             return
         self._apply(NOT_READ, {})
-        self._store_options, self._recent, self._building = wanted, {}, None
-        counters = None if remote is None else remote.counters
-        self._rates = SharedRateLimiter(wanted[0] / ".usage" / "rates.db", counters=counters)
+        self._store_options = options
+        self._building = None
+        self._rates = state.call_rates(directory)
         old, self._store = self._store, None
         if old is not None:
             self._closing_stores.start(anyio.to_thread.run_sync(old.close))
@@ -132,7 +124,7 @@ class BundleSource(ToolSource):
     @property
     def store(self) -> "BundleStore":
         if self._store is None:
-            self._store = open_store(self._loaded, self._remote())
+            self._store = open_store(self._loaded, self._get_state())
         return self._store
 
     @property

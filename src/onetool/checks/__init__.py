@@ -15,7 +15,7 @@ from typing import Any
 import anyio.to_thread
 
 from onetool.bundles.source import BundleSource
-from onetool.checks import assistants, directories, extensions, queues, servers, settings, stored_files
+from onetool.checks import assistants, directories, extensions, servers, settings, stored_files
 from onetool.config.load import Examined, Loaded
 from onetool.config.settings_reader import SettingsReader
 from onetool.core.registry import Registry
@@ -23,7 +23,7 @@ from onetool.errors import ToolError
 from onetool.extensions.packs import Extensions
 from onetool.extensions.static_analysis import IGNORED
 from onetool.logging import Log
-from onetool.parts import State
+from onetool.parts import Parts
 from onetool.proxy.servers import Servers
 from onetool.runner.isolation import find_isolation_problem
 from onetool.util.problem import OK, PROBLEM, STORAGE, WARNING, Location, Problem, storage_problem
@@ -48,7 +48,7 @@ class Checks:
     bundles: BundleSource
     reader: SettingsReader
 
-    async def report_health(self, state: State, log: Log) -> dict[str, Any]:
+    async def report_health(self, state: Parts, log: Log) -> dict[str, Any]:
         """Return a health report; `findings` are the problems as structured data."""
         with suppress(ToolError):  # `find_problems` reports it
             await self.registry.refresh()
@@ -76,7 +76,7 @@ class Checks:
         }
 
     async def find_problems(
-        self, state: State, log: Log, seconds: float | None = None, stored: Iterable[Problem] = ()
+        self, state: Parts, log: Log, seconds: float | None = None, stored: Iterable[Problem] = ()
     ) -> list[Problem]:
         """Return the problems, then the checks that passed. Each database is checked for at most `seconds`.
 
@@ -90,7 +90,7 @@ class Checks:
         return await anyio.to_thread.run_sync(self._find, state, log, seconds, stored, unread)
 
     def _find(
-        self, state: State, log: Log, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]
+        self, state: Parts, log: Log, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]
     ) -> list[Problem]:
         read = self.reader.examine(state.loaded)
         found = [
@@ -110,18 +110,17 @@ class Checks:
         ]
         return sort_problems(found, read.loaded)
 
-    def _collect_recorded(self, state: State, log: Log, read: Examined) -> Iterator[Problem]:
+    def _collect_recorded(self, state: Parts, log: Log, read: Examined) -> Iterator[Problem]:
         """Yield problems that running components recorded."""
         yield from (*state.loaded.problems, *self.extensions.trust_problems)
         if state.error is not None and not read.errors:  # otherwise they are listed one by one
             yield Problem(str(state.error))
         if state.audit.problem:
-            yield storage_problem(state.audit.problem, state.audit.file)
-        if state.switches.problem:
-            yield state.switches.problem
+            yield storage_problem(state.audit.problem, state.loaded.audit_file)
+        if state.stores.disabled_tools.problem:
+            yield state.stores.disabled_tools.problem
         yield from state.stores.problems
-        remote = state.stores.remote
-        yield from queues.problems(self.extensions, None if remote is None else remote.jobs)
+        yield from state.stores.jobs.find_problems(self.extensions.queues)
         if log.problem:
             yield storage_problem(log.problem, state.loaded.directories.data / "logs" / "onetool.log")
 

@@ -21,6 +21,7 @@ from onetool.config.load import Loaded
 from onetool.errors import ToolError
 from onetool.proxy import pins
 from onetool.state import run_store, session_store
+from onetool.state.opening import open_files
 from onetool.state.sqlite_database import SealedDatabase, database_uri
 from onetool.stats import tables
 from onetool.util.background import is_unchanged
@@ -54,7 +55,8 @@ def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
 
 def check_bundles(loaded: Loaded) -> list[Problem]:
     """Re-read all bundles, which is slow if there are many."""
-    store, directory = open_store(loaded), bundles_directory(loaded)
+    directory = bundles_directory(loaded)
+    store = open_store(loaded, open_files(loaded.directories))
     try:
         store.rescan()
         problems = store.problems

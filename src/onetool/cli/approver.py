@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onetool.runs.model import DurableRunRecord
     from onetool.runs.questions import Approver
     from onetool.runs.views import Waiting, WaitingCall
-    from onetool.state.storage import RemoteState, RunStorage, SavedSnippetStorage
+    from onetool.state.storage import RunStorage, State
     from onetool.stats.database import StatisticsDatabase
     from onetool.util.redact import Redactor
 
@@ -41,24 +41,23 @@ SHORT_ID_CHARS = 10
 
 @dataclass(frozen=True, slots=True)
 class RunJournal:
-    """The stored runs of the data directory, with the settings."""
+    """The stored runs, with the settings."""
 
     loaded: "Loaded"
-    store: "RunStorage"
+    state: "State"
     redact: "Redactor"
-    statistics: "StatisticsDatabase"
-    remote: "RemoteState | None" = None
 
     @property
-    def saved_snippets(self) -> "SavedSnippetStorage":
-        from onetool.snippets.saved_snippets import SavedSnippetFile
+    def store(self) -> "RunStorage":
+        return self.state.runs
 
-        return SavedSnippetFile(self.loaded.directories.private) if self.remote is None else self.remote.snippets
+    @property
+    def statistics(self) -> "StatisticsDatabase":
+        return self.state.recorder.database
 
     def list_tokens(self) -> "Iterable[Token]":
         """Return the tokens of the settings and of the store, without those that were revoked."""
-        tokens = self.loaded.settings.auth.tokens
-        return tokens if self.remote is None else self.remote.tokens.apply(tokens)
+        return self.state.tokens.apply(self.loaded.settings.auth.tokens)
 
     def find_waiting(self, run_id: str) -> "tuple[DurableRunRecord, Waiting]":
         """Return the run with this id or prefix, and its waiting calls. Raise if none waits."""
@@ -76,7 +75,7 @@ class RunJournal:
         """Write the decision to the audit log, before it is applied. Raise if that fails."""
         from onetool.state.audit import open_audit_log
 
-        audit = open_audit_log(self.loaded, self.remote)
+        audit = open_audit_log(self.loaded, self.state)
         try:
             decided = {"run": run.id, "agent": run.agent, "decision": decision, "calls": list(calls), **facts}
             audit.write_decision(by=by, via="cli", transport="cli", **decided)
@@ -88,23 +87,15 @@ class RunJournal:
 def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
     """Open the journal that servers in this directory use."""
     from onetool.config.load import load
-    from onetool.state.opening import opened_state
-    from onetool.state.run_store import RunStore
-    from onetool.stats.database import StatisticsFile
+    from onetool.state.opening import open_state
     from onetool.util.redact import Redactor
 
     # The caller sets the environment of the command: settings there must not decide who may approve.
     given = {name: value for name, value in os.environ.items() if name in VARIABLES or not name.startswith("ONETOOL_")}
     loaded = load(find_directories(given, Path.cwd(), options.config, Path.home()), given)
     print_notices(loaded.problems)
-    redact = Redactor(loaded.secret_values)
-    with opened_state(loaded) as remote:
-        if remote is not None:
-            yield RunJournal(loaded, remote.runs, redact, remote.recorder.database, remote)
-            return
-        statistics = StatisticsFile(loaded.directories.data / "stats" / "stats.db")
-        with closing(RunStore(loaded.directories.private)) as store:
-            yield RunJournal(loaded, store, redact, statistics)
+    with open_state(loaded) as state:
+        yield RunJournal(loaded, state, Redactor(loaded.secret_values))
 
 
 def add_decision_arguments(parser: argparse.ArgumentParser) -> None:

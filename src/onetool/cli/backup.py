@@ -44,6 +44,7 @@ def main(options: argparse.Namespace) -> int:
 def _save(options: argparse.Namespace) -> int:
     from onetool.cli.backup_archive import write_archive
     from onetool.config.load import load
+    from onetool.state.opening import open_state
 
     loaded = load(find_command_directories(options), os.environ)
     print_notices(loaded.problems)
@@ -51,7 +52,9 @@ def _save(options: argparse.Namespace) -> int:
     target = Path.cwd() / name
     directories = loaded.directories
     contents = write_archive(directories.data, target, secrets=options.secrets, config_file=directories.config_file)
-    notes = list(_list_notes(contents, has_store=bool(loaded.settings.store)))
+    notes = _list_notes(contents)
+    with open_state(loaded) as state:
+        notes += [state.backup_note] if state.backup_note else []
     if options.json:
         shown = {"file": str(target), "files": contents.files, "bytes": contents.bytes, "notes": notes}
         print_json(shown)
@@ -62,7 +65,7 @@ def _save(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_notes(contents: "Contents", *, has_store: bool) -> list[str]:
+def _list_notes(contents: "Contents") -> list[str]:
     notes = []
     if contents.left_out:
         listed = _list_names(contents.left_out)
@@ -72,8 +75,6 @@ def _list_notes(contents: "Contents", *, has_store: bool) -> list[str]:
             f"literal credentials were replaced by REDACTED in {_list_names(contents.redacted)}. Move them with "
             "`onetool secret set NAME`, or include them with --secrets"
         )
-    if has_store:
-        notes.append("state in the database of `store` is not included: back it up with pg_dump")
     return notes
 
 

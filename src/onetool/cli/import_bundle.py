@@ -37,8 +37,8 @@ from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories
 from onetool.state.audit import open_audit_log
-from onetool.state.disabled_tools import Switches, list_owner_marks
-from onetool.state.opening import opened_state
+from onetool.state.disabled_tools import list_owner_marks
+from onetool.state.opening import open_state
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
@@ -155,13 +155,12 @@ def _project(directories: Directories, *, is_dry: bool, stream: TextIO) -> tuple
 
 
 def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptions, *, is_dry: bool) -> Report:
-    with opened_state(loaded) as remote:
-        switches = Switches(loaded.directories.data) if remote is None else remote.disabled_tools
-        found = keep_disabled(found, list_owner_marks(switches.off()))
-        with closing(open_store(loaded, remote)) as store:
+    with open_state(loaded) as state:
+        found = keep_disabled(found, list_owner_marks(state.disabled_tools.off()))
+        with closing(open_store(loaded, state)) as store:
             result = import_bundle(store, found, update, dry=is_dry)
         if not is_dry:
-            with closing(open_audit_log(loaded, remote)) as audit:
+            with closing(open_audit_log(loaded, state)) as audit:
                 names = (f"{result.bundle.slug}.{slug}@{version}" for slug, version, _ in result.added)
                 audit.change("bundle.imported", [result.bundle.slug, *names], actor=user_name(), transport="cli")
     secrets = [name for name in found.secrets if name not in loaded.secrets]

@@ -204,7 +204,7 @@ def _write_test(journal: RunJournal, run_id: str) -> str:
     code = strip(run.code) if run.kind == "run" else run.code
     if snippets.is_snippet(code):
         code = snippets.expand(
-            code, merge_snippets(journal.loaded.settings.snippets, journal.saved_snippets, run.agent)
+            code, merge_snippets(journal.loaded.settings.snippets, journal.state.snippets, run.agent)
         )
     return write_test(run, journal.store.list_calls(run.id), journal.redact.redact_data, code)
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from onetool.editing.attempts import MadeEdit, Plan
     from onetool.editing.settings_editor import SettingsEditor
 
-EFFECTIVE = "Running servers apply it within 2 seconds."
-EFFECTIVE_EVERYWHERE = "All replicas apply it within 2 seconds."
-
 
 def add_edit_options(parser: argparse.ArgumentParser, *, chooses_file: bool = False) -> None:
     if chooses_file:
@@ -39,20 +36,17 @@ class SettingsCommand:
         from onetool.config.contents import SettingsContents
         from onetool.config.load import examine
         from onetool.config.settings_reader import apply_stored
-        from onetool.state.opening import opened_state
+        from onetool.state.opening import open_state
 
         self._options = options
         self._files: SettingsContents | None = SettingsContents()  # as the command has read them, for its first attempt
         loaded = examine(find_command_directories(options), os.environ, files=self._files).require()
         print_notices(loaded.problems)
         with ExitStack() as stack:
-            remote = self._remote = stack.enter_context(opened_state(loaded))
-            if remote is not None:
-                examined = apply_stored(loaded, remote.settings.refresh(), self._files)
-                self._files = None
-                print_notices(examined.errors)  # the command may be the one that corrects them
-                loaded = examined.loaded
-            self.loaded: Loaded = loaded
+            self._state = stack.enter_context(open_state(loaded))
+            examined = apply_stored(loaded, self._state.settings.refresh(), self._files)
+            print_notices(examined.errors)  # the command may be the one that corrects them
+            self.loaded: Loaded = examined.loaded
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -63,15 +57,8 @@ class SettingsCommand:
 
     def open_editor(self) -> "SettingsEditor":
         """Return an editor of the settings files, or of the settings in the store."""
-        from onetool.editing.settings_editor import SettingsEditor
-
-        storage = None if self._remote is None else self._remote.settings
         files, self._files = self._files, None
-        return SettingsEditor(self.loaded.directories, os.environ, storage, files)
-
-    @property
-    def is_stored(self) -> bool:
-        return self._remote is not None
+        return self._state.settings.open_editor(self.loaded.directories, os.environ, files)
 
     @property
     def directory(self) -> Path | None:
@@ -88,7 +75,7 @@ class SettingsCommand:
         ending = "Nothing was written (--dry-run)." if planned.changes_anything else "Nothing to change."
         if entry is not None:
             undo = f" Undo it with `onetool settings undo {change_id}`." if entry.can_undo else ""
-            ending = f"{EFFECTIVE if self._remote is None else EFFECTIVE_EVERYWHERE}{undo}"
+            ending = f"{self._state.settings.when_effective}{undo}"
         print(escape_invisible("\n".join(filter(None, [planned.difference, *notes, ending]))))
         return 0
 
@@ -102,13 +89,13 @@ class SettingsCommand:
         from onetool.state.audit import open_audit_log
 
         is_dry_run = getattr(self._options, "dry_run", False)
-        with closing(open_audit_log(self.loaded, self._remote)) as audit:
+        with closing(open_audit_log(self.loaded, self._state)) as audit:
             return await make_edit(
                 self.open_editor, plan, audit, actor=user_name(), transport="cli", is_dry_run=is_dry_run
             )
 
     def describe_servers(self, result: "ServerImport") -> list[str]:
         """Return notes about servers that were added."""
-        place = "the store" if self.is_stored else "secrets.yaml"
+        place = self._state.settings.secrets_place
         moved = [f"Moved secrets to {place}: {', '.join(result.secrets)}"] if result.secrets else []
         return [*result.notes, *moved, *(f"Missing secret: onetool secret set {name}" for name in result.missing)]

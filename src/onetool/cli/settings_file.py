@@ -10,12 +10,12 @@ from onetool.cli.signals import blocked_signals
 from onetool.clients import text_files
 from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
-from onetool.editing.edit_history import EditedFile, EditedItem, EditHistory, new_entry
+from onetool.editing.edit_history import LOCK, EditedFile, EditedItem, EditHistory, new_entry
 from onetool.editing.planned_edit import digest_text
-from onetool.editing.settings_editor import LOCK
 from onetool.errors import StorageError
 from onetool.paths import Directories
 from onetool.state.audit import open_audit_log
+from onetool.state.opening import open_files
 from onetool.util.locks import locked
 
 
@@ -57,7 +57,8 @@ def recording(
 
     The caller has the lock. If the history cannot be read or written, the block does not run.
     """
-    with closing(open_audit_log(examine(directories, os.environ).loaded)) as audit:
+    loaded = examine(directories, os.environ).loaded
+    with open_files(directories) as state, closing(open_audit_log(loaded, state)) as audit:
         audit.change(action, names, actor=user_name(), transport="cli")
     file = EditedFile(str(before.path), None if before.raw is None else before.text, digest_text(text))
     entry = new_entry(

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     with open_journal(options) as journal:
-        saved = journal.saved_snippets
+        saved = journal.state.snippets
         if options.action == "list":
             return _list(saved, as_json=options.json)
         snippet = _find(saved, options.agent, options.name)

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.terminal import print_notices
-from onetool.errors import ToolError
 from onetool.paths import find_directories
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
-
-NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,43 +51,21 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _status(loaded: "Loaded", options: argparse.Namespace) -> int:
-    if not loaded.settings.store:
-        _print(
-            options,
-            {"store": "files", "directory": str(loaded.directories.data)},
-            f"files in {loaded.directories.data}",
-        )
-        return 0
-    from onetool.state.opening import opened_state
-    from onetool.state.status import describe_status
+    from onetool.state.opening import open_state
 
-    with opened_state(loaded) as state:
-        assert state is not None
-        facts = describe_status(state.database)
-    lines = [
-        f"{facts['store']}, schema version {facts['schema']}, {facts['megabytes']} MB",
-        f"replicas: {len(facts['replicas'])}",
-        *(f"  {each['description']}, seen {each['seconds']} s ago" for each in facts["replicas"]),
-        *(_describe_queue(each) for each in facts["queues"]),
-    ]
-    _print(options, facts, "\n".join(lines))
+    with open_state(loaded) as state:
+        description = state.describe()
+    _print(options, description.facts, "\n".join(description.lines))
     return 0
 
 
-def _describe_queue(queue: dict[str, Any]) -> str:
-    counts = f"queue {queue['name']}: {queue['waiting']} waiting, {queue['running']} running"
-    workers = [f"  worker: {worker}" for worker in queue["workers"]] or [
-        f"  no worker: run `onetool worker --queue {queue['name']}`"
-    ]
-    return "\n".join([counts, *workers])
-
-
 def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
+    from onetool.state.opening import require_store
     from onetool.state.postgres_database import Database
     from onetool.state.roles import render_grants
 
     grants = render_grants(options.replica, options.worker) if options.grant else ""
-    with Database(_require_store(loaded)) as database:
+    with Database(require_store(loaded)) as database:
         before, after = database.upgrade()
         if grants:
             database.execute(grants)
@@ -100,11 +75,9 @@ def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
 
 
 def _reset_budgets(loaded: "Loaded", options: argparse.Namespace) -> int:
-    from onetool.state.opening import opened_state
+    from onetool.state.opening import open_state
 
-    _require_store(loaded)
-    with opened_state(loaded) as state:
-        assert state is not None
+    with open_state(loaded) as state:
         count = state.counters.reset(f"budget {options.agent} " if options.agent else "budget ")
     _print(options, {"reset": count}, f"Reset {count} counters.")
     return 0
@@ -117,12 +90,6 @@ def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
     lines = [f"{kind:12} {count:>8}" for kind, count in counts.items()]
     _print(options, {"to": "postgresql", "verified": counts}, "\n".join(lines))
     return 0
-
-
-def _require_store(loaded: "Loaded") -> str:
-    if not loaded.settings.store:
-        raise ToolError("the state is in files", hint=NO_STORE)
-    return loaded.settings.store
 
 
 def _print(options: argparse.Namespace, facts: dict[str, Any], text: str) -> None:

@@ -51,19 +51,19 @@ def main(options: argparse.Namespace) -> int:
     from onetool.config.load import load
     from onetool.config.settings_reader import apply_stored
     from onetool.state.audit import open_audit_log
-    from onetool.state.opening import opened_state
+    from onetool.state.opening import open_state
     from onetool.transports.http.token_changes import TokenChanges
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
-    with opened_state(loaded) as remote, blocked_signals():
-        if options.action == "create" and remote is not None:  # for an agent that the settings in the store define
-            loaded = apply_stored(loaded, remote.settings.refresh()).require()
-        changes = TokenChanges(loaded.directories, loaded.settings, loaded.files, remote, user_name(), "cli")
+    with open_state(loaded) as state, blocked_signals():
+        if options.action == "create":  # for an agent that the settings in the store define
+            loaded = apply_stored(loaded, state.settings.refresh()).require()
+        changes = TokenChanges(loaded.settings, state, user_name(), "cli")
         if options.action == "list":
             return _list(changes, options)
         status = {"create": _create, "revoke": _revoke}[options.action](changes, options)
-        with closing(open_audit_log(loaded, remote)) as audit:
+        with closing(open_audit_log(loaded, state)) as audit:
             audit.change(f"token.{options.action}", [options.name], actor=user_name(), transport="cli")
         return status
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.cli.store import NO_STORE
 from onetool.cli.terminal import print_notices
 from onetool.errors import ArgumentError, ToolError
 from onetool.util.problem import Problem
@@ -44,6 +43,7 @@ def main(options: argparse.Namespace) -> int:
     from onetool.config.settings_reader import read_settings
     from onetool.logging import Log
     from onetool.state.keys import parse_keys
+    from onetool.state.opening import require_store
     from onetool.util.redact import Redactor
 
     if options.concurrency < 1:
@@ -52,8 +52,7 @@ def main(options: argparse.Namespace) -> int:
         raise ArgumentError(f"invalid grace {options.grace:g}: expected 0 to {MAX_GRACE_SECONDS:g} seconds")
     loaded = read_settings(os.environ, Path.cwd(), options.config)
     print_notices(loaded.problems)
-    if not loaded.settings.store:
-        raise ToolError("a worker takes its jobs from a database, and the state is in files", hint=NO_STORE)
+    require_store(loaded, "a worker takes its jobs from a database, and the state is in files")
     parse_keys(loaded.store_key)
     served = find_packs(loaded, options.queue)
     log = Log(loaded.directories.data / "logs" / "worker.log")

@@ -42,7 +42,7 @@ from onetool.config.model import (
 from onetool.config.trust import Snapshot, TrustDecision, check_trust
 from onetool.errors import ConfigError
 from onetool.paths import Directories
-from onetool.state.storage import StoredSettings
+from onetool.state.storage import NOTHING_STORED, StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords
@@ -139,6 +139,10 @@ class Loaded:
         )
 
     @property
+    def audit_file(self) -> Path:
+        return paths.resolve_path(self.settings.audit.file, self.directories.data, self.directories.home)
+
+    @property
     def store_key(self) -> str:
         """Return the keys that seal the state in a database."""
         return self.environment.get("ONETOOL_KEY", "")
@@ -182,13 +186,14 @@ def examine(
     `files` were read before, or have an edit that is not written yet. `stored` are the settings over the files.
     """
     files = files or SettingsContents()
+    stored = stored or NOTHING_STORED
     stamp = files.take_stamp(replace(directories, trusted=True))
     directories, decision = _apply_trust(directories, env, trust, files)
-    if stored is not None:
-        files.contents.setdefault(STORED_CONFIG, stored.text)
-        files.contents.setdefault(STORED_SECRETS, stored.secrets)
+    for path, text in ((STORED_CONFIG, stored.text), (STORED_SECRETS, stored.secrets)):
+        if text:
+            files.contents.setdefault(path, text)
     reader = LayerReader(directories, files)
-    if stored is not None and stored.problem:
+    if stored.problem:
         reader.errors.append(Problem(stored.problem, code=STORAGE))
     by_layer = reader.read_secrets()
     user_secrets = {**by_layer[directories.user], **by_layer[STORED_SECRETS]}

@@ -20,7 +20,7 @@ from onetool.config.trust import (
 )
 from onetool.errors import ConfigError, StorageError
 from onetool.paths import FOLDER, Directories, find_directories, is_directory
-from onetool.state.storage import SettingsStorage, StoredSettings
+from onetool.state.storage import NOTHING_STORED, SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 
@@ -61,6 +61,8 @@ def wrap_settings(settings: Settings, directory: Path) -> Loaded:
 
 def apply_stored(loaded: Loaded, stored: StoredSettings, files: SettingsContents | None = None) -> Examined:
     """Return the settings with those in the store over the files, which may have been read already."""
+    if stored == NOTHING_STORED:
+        return Examined(loaded, (), _locate_key, files or SettingsContents())
     examined = examine(loaded.directories, loaded.environment, stored=stored, files=files)
     read = replace(examined.loaded, problems=loaded.problems, snapshot=loaded.snapshot, stamp=loaded.stamp)
     return replace(examined, loaded=read)
@@ -86,19 +88,20 @@ class SettingsReader:
         self.has_files = examine is not None
         self._at_start: Snapshot | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._storage: SettingsStorage | None = None
-        self._store = ""  # the URL of the storage
-        self._seen: StoredSettings | None = None  # what was read from the storage last
+        self._read_storage: Callable[[], StoredSettings] = StoredSettings
+        self._store = ""  # the store of the settings that the storage belongs to
+        self._seen: StoredSettings | None = NOTHING_STORED  # what was read from the storage last
         self._valid: tuple[Loaded, StoredSettings] | None = None  # the last valid settings with those in the store
 
-    def join(self, storage: SettingsStorage | None, store: str) -> bool:
+    def join(self, storage: SettingsStorage, store: str) -> bool:
         """Use the settings in this store from now on. Return whether that is another one than before."""
         if storage is self._storage:
             return False
         self._storage = storage
+        self._read_storage = storage.get
         self._store = store
-        self._seen = None
         self._valid = None
-        return storage is not None
+        return True
 
     @property
     def is_outdated(self) -> bool:
@@ -108,16 +111,21 @@ class SettingsReader:
     def get_stored(self) -> StoredSettings | None:
         """Return the settings in the store; None if they are not known."""
         try:
-            return None if self._storage is None else self._storage.get()
+            return self._read_storage()
         except StorageError:
             return None
+
+    def _get_stored_over(self, loaded: Loaded) -> StoredSettings | None:
+        """Return the settings in the store; None before `join` was called with the store of these settings."""
+        is_joined = (loaded.settings.store or "") == self._store
+        return self.get_stored() if is_joined else None
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self) -> Examined:
         """Return what the files say now, with the settings in the store over them. Each file is read once."""
         examined = self._read_files()
-        if not self.has_files or not examined.loaded.settings.store:
+        if not self.has_files:
             return examined
         return replace(examined, loaded=self._add_stored(examined))
 
@@ -182,16 +190,16 @@ class SettingsReader:
             if decision.snapshot is not None:
                 self._reject_later_changes(loaded, decision.snapshot)
         loaded = replace(loaded, problems=old.problems, snapshot=old.snapshot)
-        if self._storage is not None:
-            text, secrets = (str(files.contents[path]) for path in (STORED_CONFIG, STORED_SECRETS))
-            self._seen = StoredSettings(text, secrets)
-            self._valid = loaded, self._seen
+        text, secrets = (str(files.contents.get(path, "")) for path in (STORED_CONFIG, STORED_SECRETS))
+        self._seen = StoredSettings(text, secrets)
+        self._valid = loaded, self._seen
         return loaded
 
     def _add_stored(self, examined: Examined) -> Loaded:
         loaded = examined.loaded
-        stored = self.get_stored() if loaded.settings.store == self._store else None
+        stored = self._get_stored_over(loaded)
         if stored is None:
+            self._seen = None
             return deny(loaded, set(loaded.settings.agents))
         covered = apply_stored(loaded, stored, examined.files)
         if examined.errors:  # of the files, so that nothing takes effect
@@ -227,8 +235,8 @@ class SettingsReader:
         if self._examine is None:
             return Examined(loaded, (), _locate_key)
         examined = self._examine()
-        stored = self.get_stored()
-        if stored is None or examined.errors or not examined.loaded.settings.store:
+        stored = self._get_stored_over(examined.loaded)
+        if stored is None or stored == NOTHING_STORED or examined.errors:
             return examined
         return apply_stored(examined.loaded, stored, examined.files)
 

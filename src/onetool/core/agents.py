@@ -6,7 +6,7 @@ a reload.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onetool.config.load import Loaded
 from onetool.config.model import Agent, Budgets, Sandbox, Settings
@@ -20,9 +20,6 @@ from onetool.paths import Directories, resolve_path
 from onetool.stats.tokens import count_tokens
 from onetool.util.problem import UNTRUSTED
 
-if TYPE_CHECKING:
-    from onetool.state.storage import SharedCounters
-
 DEFAULT = "default"
 CLIENT_WAYS = frozenset({"client", "app"})  # where the client answers, which could do so by itself
 
@@ -33,10 +30,16 @@ class Agents:
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         self._warn = warn
         self._guards: dict[str, BudgetGuard] = {}
+        self._make_guard: Callable[..., BudgetGuard] = BudgetGuard
 
-    def configure(self, loaded: Loaded, projects: Mapping[str, str], counters: "SharedCounters | None" = None) -> None:
-        """Apply new settings. `counters` count budgets of all replicas."""
-        self._settings, self._counters = loaded.settings, counters
+    def configure(
+        self, loaded: Loaded, projects: Mapping[str, str], make_guard: Callable[..., BudgetGuard] = BudgetGuard
+    ) -> None:
+        """Apply new settings. What was spent still counts, unless `make_guard` counts it elsewhere."""
+        if make_guard != self._make_guard:
+            self._guards = {}
+        self._make_guard = make_guard
+        self._settings = loaded.settings
         self._project_approvals = loaded.project_approvals
         protection = compute_protection(loaded)
         self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
@@ -46,7 +49,6 @@ class Agents:
         }
         self._policies = {name: Policy.from_settings(agent) for name, agent in loaded.settings.agents.items()}
         for name, guard in self._guards.items():
-            guard.counters = counters
             if name in loaded.settings.agents:
                 guard.set_limits(_limits(loaded.settings.agents[name].budgets))
 
@@ -93,8 +95,8 @@ class Agents:
         if name not in self._guards:
             if limits == Limits():
                 return None
-            self._guards[name] = BudgetGuard(
-                limits, agent=name, warn=partial(self._warn, name), count_tokens=count_tokens, counters=self._counters
+            self._guards[name] = self._make_guard(
+                limits, agent=name, warn=partial(self._warn, name), count_tokens=count_tokens
             )
         return self._guards[name]
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from onetool.runs.runs import Runs
     from onetool.search import SearchHit
     from onetool.snippets.saved_snippets import SavedSnippet
-    from onetool.state.storage import MediaStorage, ResultStorage
-    from onetool.state.stores import Stores
+    from onetool.state.storage import MediaStorage, ResultStorage, State
     from onetool.stats.summary import StatsSummary
     from onetool.util.problem import Problem
     from onetool.util.shared_flight import SharedFlight
@@ -50,7 +49,7 @@ class System(Protocol):
     @property
     def directories(self) -> Directories: ...
     @property
-    def stores(self) -> Stores: ...
+    def stores(self) -> State: ...
     @property
     def summaries(self) -> SharedFlight[StatsSummary]: ...
     @property

@@ -1,7 +1,7 @@
 """The last edits of settings, with what is needed to undo them.
 
 The history is a file of the user's directory that only the user can read, because it contains old texts of settings
-files. With a store, it is there, and all replicas have the same.
+files. The history of settings in a store is in the store.
 """
 
 import json
@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import ToolError
 from onetool.util import atomic
+from onetool.util.locks import locked
 from onetool.util.problem import STORAGE, Location
 from onetool.util.time_format import in_utc
 from onetool.util.versioning import check_version
 
 if TYPE_CHECKING:
-    from onetool.state.storage import SettingsStorage
+    from onetool.state.storage import EditableSettings
 
+LOCK: Final = "onetool.yaml.lock"  # of the settings files of a user
 FILE: Final = "settings-history.json"
 VERSION: Final = 1
 MAX_ENTRIES: Final = 50
@@ -73,15 +75,13 @@ class HistoryEntry:
 
 
 class EditHistory:
-    """The history of one user, or of a store. Writers hold the lock of the settings."""
+    """The history of one user."""
 
-    def __init__(self, user_directory: Path, storage: "SettingsStorage | None" = None) -> None:
-        self._file, self._storage = user_directory / FILE, storage
+    def __init__(self, user_directory: Path) -> None:
+        self._file = user_directory / FILE
 
     def list_entries(self) -> list[HistoryEntry]:
         """Return the edits, newest first."""
-        if self._storage is not None:
-            return _parse_history(self._storage.read_history(), "the history in the store")
         try:
             return _parse_history(self._file.read_text("utf-8"), self._file)
         except FileNotFoundError:
@@ -100,7 +100,10 @@ class EditHistory:
 
     @contextmanager
     def adding(self, entry: HistoryEntry) -> Iterator[None]:
-        """Add the edit that the block makes. If the history cannot be read or written, the block does not run."""
+        """Add the edit that the block makes. If the history cannot be read or written, the block does not run.
+
+        The caller holds the lock of the settings files.
+        """
         text = _render_history([entry, *self.list_entries()])
         with atomic.replacing(self._file) as temporary:
             with open(temporary, "x", encoding="utf-8", opener=atomic.owner_only) as file:
@@ -110,12 +113,22 @@ class EditHistory:
             yield
 
     def add(self, entry: HistoryEntry) -> None:
-        """Add a change that the caller has made."""
-        if self._storage is not None:
-            self._storage.update(lambda current, history: (current, add_entry(history, entry)))
-        else:
-            with self.adding(entry):
-                pass
+        """Add a change that was made already."""
+        with locked(self._file.with_name(LOCK)), self.adding(entry):
+            pass
+
+
+class StoredHistory(EditHistory):
+    """The history of the settings in a store."""
+
+    def __init__(self, storage: "EditableSettings") -> None:
+        self._storage = storage
+
+    def list_entries(self) -> list[HistoryEntry]:
+        return _parse_history(self._storage.read_history(), "the history in the store")
+
+    def add(self, entry: HistoryEntry) -> None:
+        self._storage.update(lambda current, history: (current, add_entry(history, entry)))
 
 
 def new_entry(

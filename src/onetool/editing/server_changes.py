@@ -1,6 +1,5 @@
 """Changes of servers: adding them by their settings or from a client's configuration, with secrets in secrets.yaml."""
 
-import os
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import onetool.tools
-from onetool import paths
 from onetool.clients import yaml_edit
 from onetool.clients.client_servers import ClientServers, read_servers
 from onetool.clients.server_import import ImportTarget, ServerImport, import_servers
@@ -44,22 +42,18 @@ def read_target(
 ) -> ImportTarget:
     """Return the state of a settings directory, or of the store that the editor edits, before an import."""
     editor = editor or SettingsEditor(directories, env)
-    layers = directories.layers if editor.is_stored else ()
-    configs = [*map(directories.config_path, layers), editor.get_config(directory)]
     servers: dict[str, Any] = {}
-    for file in map(editor.read_file, configs):
+    known: dict[str, str] = {}
+    for config, secrets in editor.list_layers(directory):
+        file = editor.read_file(config)
         found = yaml_edit.parse_mapping(file.text, str(file.path)).get(SERVERS) or {}
         if not isinstance(found, dict):
             raise ToolError(f"{file.path}: {SERVERS} must be a mapping (`name: ...`)")
         servers |= found
-    known: dict[str, str] = {}
-    for file in map(editor.read_file, [*(each / paths.SECRETS for each in layers), editor.get_secrets(directory)]):
-        values = yaml_edit.parse_mapping(file.text, str(file.path), typed=False)
+        values = yaml_edit.parse_mapping(editor.read_file(secrets).text, str(secrets), typed=False)
         known |= {name: value for name, value in values.items() if isinstance(value, str)}
-    is_user = editor.is_stored or os.path.realpath(directory) == os.path.realpath(directories.user)
-    servers = {name: server for name, server in servers.items() if server is not None or not editor.is_stored}
     packs, home = list_builtin_packs(), directories.home
-    return ImportTarget(servers, known, packs, env, directories.working_dir, home, is_user)
+    return ImportTarget(servers, known, packs, env, directories.working_dir, home, editor.is_users(directory))
 
 
 class ServerChanges:

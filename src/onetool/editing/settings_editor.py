@@ -2,13 +2,12 @@
 
 Comments, order and formatting are kept, the settings are validated as a whole before anything is written, and only the
 file that defines an entry is changed. `plan` computes an edit; `apply` writes it, unless a file has changed since then.
-With a store, all edits are made in the settings there, which replicas share, and files are left as they are.
-All methods block.
+`onetool.editing.stored_editor` edits the settings in a store instead. All methods block.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,17 +16,16 @@ from onetool.clients import text_files, yaml_edit
 from onetool.clients.text_files import TextFile
 from onetool.config import scaffold
 from onetool.config.contents import TRUST_FILE, SettingsContents, stamp_files, stamp_paths
-from onetool.config.layers import STORED_CONFIG, STORED_SECRETS, USER_KEYS
+from onetool.config.layers import USER_KEYS
 from onetool.config.load import Loaded, examine
 from onetool.config.trust import TO_TRUST, check_trust, make_record, trust
-from onetool.editing.edit_history import EditedItem, EditHistory, HistoryEntry
+from onetool.editing.edit_history import LOCK, EditedItem, EditHistory, HistoryEntry
 from onetool.editing.planned_edit import (
     EditConflict,
     FileEdit,
     ItemChange,
     PlannedEdit,
     SettingsItem,
-    change_stored,
     check_name,
     check_sizes,
     describe_difference,
@@ -37,60 +35,58 @@ from onetool.editing.planned_edit import (
 )
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.paths import Directories
-from onetool.state.storage import SettingsStorage, StoredSettings
+from onetool.state.storage import NOTHING_STORED, StoredSettings
 from onetool.util.locks import locked
 from onetool.util.redact import Redactor
 from onetool.util.text import quote
 
-LOCK: Final = "onetool.yaml.lock"
 AGENTS: Final = "agents"
-STORED: Final = frozenset({STORED_CONFIG, STORED_SECRETS})
+Document = tuple[TextFile, dict[str, Any], tuple[str, ...]]  # a file, its data, and the path of an entry in it
 FILE_KEYS: Final = ("name", "version")  # of the file of an agent, which are not settings of the agent
 
 
 class SettingsEditor:
-    """An editor of the settings files in these directories, which must be trusted, or of the settings in a store.
+    """An editor of the settings files in these directories, which must be trusted.
 
     What it has read stays the same until an edit is planned, so that an edit is based on one state. `files` are the
     files as they were read for it.
     """
 
-    def __init__(
-        self,
-        directories: Directories,
-        env: Mapping[str, str],
-        storage: SettingsStorage | None = None,
-        files: SettingsContents | None = None,
-    ) -> None:
-        self._directories, self._env, self._storage = directories, env, storage
+    def __init__(self, directories: Directories, env: Mapping[str, str], files: SettingsContents | None = None) -> None:
+        self._directories = directories
+        self._env = env
         self._files = files or SettingsContents()
         self._known: dict[Path, TextFile] = {}
-        self._stored: StoredSettings | None = None
         self.after: Loaded | None = None  # the settings after the last edit that was written
-        self.history = EditHistory(directories.user, storage)
 
     @property
-    def is_stored(self) -> bool:
-        """Whether it edits the settings in a store."""
-        return self._storage is not None
+    def history(self) -> EditHistory:
+        return EditHistory(self._directories.user)
 
     def get_config(self, directory: Path | None = None) -> Path:
         """Return the file to which new entries are added, by default that of the data directory."""
-        return STORED_CONFIG if self.is_stored else self._directories.config_path(directory or self._directories.data)
+        return self._directories.config_path(directory or self._directories.data)
 
     def get_secrets(self, directory: Path | None = None) -> Path:
         """Return the file to which secrets are added, by default that of the data directory."""
-        return STORED_SECRETS if self.is_stored else (directory or self._directories.data) / paths.SECRETS
+        return (directory or self._directories.data) / paths.SECRETS
+
+    def list_layers(self, directory: Path) -> Iterator[tuple[Path, Path]]:
+        """Yield the files of settings and of secrets that new servers in a directory are compared with."""
+        yield self.get_config(directory), self.get_secrets(directory)
+
+    def is_users(self, directory: Path) -> bool:
+        """Return whether new entries in a directory are those of the user, and not of a project."""
+        return os.path.realpath(directory) == os.path.realpath(self._directories.user)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read_file(self, path: Path) -> TextFile:
-        """Return a file, or what is in the store instead of one."""
         if path not in self._known:
-            self._known[path] = self._read_stored(path) if path in STORED else self._read_text(path)
+            self._known[path] = self._read(path)
         return self._known[path]
 
-    def _read_text(self, path: Path) -> TextFile:
+    def _read(self, path: Path) -> TextFile:
         contents = self._files.contents
         if path not in contents:
             self._files.take_stamp(self._directories)
@@ -99,17 +95,13 @@ class SettingsEditor:
         assert not isinstance(raw, str)  # only settings in the store are texts
         return text_files.decode(path, raw)
 
-    def _read_stored(self, path: Path) -> TextFile:
-        stored = self._get_stored()
-        if stored is None or stored.problem:
-            raise ToolError(f"cannot edit the settings in the store: {stored.problem if stored else 'there is none'}")
-        text = stored.text if path == STORED_CONFIG else stored.secrets
-        return TextFile(path, text.encode(), text)
+    def _get_stored(self) -> StoredSettings:
+        """Return the settings over the files."""
+        return NOTHING_STORED
 
-    def _get_stored(self) -> StoredSettings | None:
-        if self._stored is None and self._storage is not None:
-            self._stored = self._storage.get()
-        return self._stored
+    def _forget(self) -> None:
+        self._files = SettingsContents()
+        self._known = {}
 
     def find(self, section: str, name: str, directory: Path | None = None) -> SettingsItem:
         """Return an entry from the file that defines it: of several layers, the one that wins."""
@@ -117,19 +109,18 @@ class SettingsEditor:
             found: Any = data
             for key in prefix:
                 found = found.get(key) if isinstance(found, dict) else None
-            if file.path == STORED_CONFIG and _has_entry(data, section, name):  # null hides the entry of a file
-                return SettingsItem(section, name, file.path, found)
-            if found is not None:
+            if found is not None or self._hides_files(file, data, section, name):
                 value = found if prefix else {key: each for key, each in data.items() if key not in FILE_KEYS}
                 return SettingsItem(section, name, file.path, value)
         is_users = section in USER_KEYS and self._directories.config_file is None
         return SettingsItem(section, name, self.get_config(self._directories.user if is_users else directory), None)
 
-    def _list_documents(self, section: str, name: str) -> Iterator[tuple[TextFile, dict[str, Any], tuple[str, ...]]]:
+    def _hides_files(self, _file: TextFile, _data: Mapping[str, Any], _section: str, _name: str) -> bool:
+        """Return whether a document says that there is no such entry, whatever the next ones say."""
+        return False
+
+    def _list_documents(self, section: str, name: str) -> Iterator[Document]:
         """Yield the files that may define an entry, the winning one first, and the path of the entry in each."""
-        if self.is_stored:
-            file = self.read_file(STORED_CONFIG)
-            yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
         for directory in reversed(self._directories.layers):
             file = self.read_file(self._directories.config_path(directory))
             yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
@@ -142,12 +133,14 @@ class SettingsEditor:
     def list_secrets(self) -> dict[str, list[str]]:
         """Return the names of secrets and the files that set them."""
         found: dict[str, list[str]] = {}
-        files = [directory / paths.SECRETS for directory in self._directories.layers]
-        for path in [*files, *([STORED_SECRETS] if self.is_stored else [])]:
+        for path in self._list_secret_files():
             file = self.read_file(path)
             for name in yaml_edit.parse_mapping(file.text, str(file.path), typed=False):
                 found.setdefault(name, []).append(str(file.path))
         return found
+
+    def _list_secret_files(self) -> list[Path]:
+        return [directory / paths.SECRETS for directory in self._directories.layers]
 
     # --- planning -------------------------------------------------------------------------------------------------
 
@@ -171,7 +164,7 @@ class SettingsEditor:
             item = self.find(change.section, change.name, directory)
             if change.value is not None and item.value is None:
                 check_name(change.section, change.name)
-            target = STORED_CONFIG if self.is_stored else item.file
+            target = self._choose_file(item)
             edit = files.get(target) or _unchanged(self.read_file(target))
             files[target] = replace(edit, text=self._change_text(edit.text, item, change))
             items.append(EditedItem(change.section, change.name, item.value, change.value))
@@ -206,9 +199,11 @@ class SettingsEditor:
             changes.append(ItemChange(edited.section, edited.name, edited.before))
         return self.plan("settings.undo", changes)
 
+    def _choose_file(self, item: SettingsItem) -> Path:
+        """Return the file in which an entry is changed."""
+        return item.file
+
     def _change_text(self, text: str, item: SettingsItem, change: ItemChange) -> str:
-        if self.is_stored:
-            return self._change_stored(text, change)
         source, is_own_file = str(item.file), self._is_agent_file(item)
         if change.value is None:
             if is_own_file:
@@ -220,15 +215,6 @@ class SettingsEditor:
         kept = {key: each for key, each in yaml_edit.parse_mapping(text, source).items() if key in FILE_KEYS}
         return yaml_edit.update(text, source, {**kept, **change.value})
 
-    def _change_stored(self, text: str, change: ItemChange) -> str:
-        """Change an entry in the store. One that a file defines is removed by null."""
-        path, source = (change.section, change.name), str(STORED_CONFIG)
-        documents = ((data, prefix) for file, data, prefix in self._list_documents(*path) if file.path != STORED_CONFIG)
-        is_in_file = any(not prefix or _has_entry(data, *path) for data, prefix in documents)
-        if change.value is None and not is_in_file:
-            return yaml_edit.remove_value(text, source, path)
-        return yaml_edit.set_value(text, source, path, change.value)
-
     def _is_agent_file(self, item: SettingsItem) -> bool:
         configured = (self._directories.config_path(directory) for directory in self._directories.layers)
         return item.value is not None and item.file not in configured
@@ -236,7 +222,7 @@ class SettingsEditor:
     def _check_other_layers(self, item: SettingsItem) -> None:
         """Raise if another file defines the entry too: it would still be there."""
         for file, data, prefix in self._list_documents(item.section, item.name):
-            if file.path != item.file and (not prefix or _has_entry(data, item.section, item.name)):
+            if file.path != item.file and (not prefix or has_entry(data, item.section, item.name)):
                 what = f"{item.section}.{item.name}"
                 raise ToolError(f"{what} is also set in {file.path}", hint=f"remove it from {file.path} first")
 
@@ -268,9 +254,7 @@ class SettingsEditor:
         before = examine(self._directories, self._env, files=self._files, stored=stored)
         contents = self._files.replacing({edit.before.path: edit.text for edit in every})
         after = examine(self._directories, self._env, files=contents, stored=stored)
-        self._files = SettingsContents()
-        self._known = {}
-        self._stored = None
+        self._forget()
         if after.errors:
             redact = Redactor({*after.loaded.secret_values, *(value for value in secrets.values() if value)})
             problems = redact("\n".join(map(str, after.errors)))
@@ -287,11 +271,6 @@ class SettingsEditor:
 
         Raise EditConflict if a file has changed since the edit was planned.
         """
-        if self._storage is not None:
-            entry = make_entry(planned, actor, transport)
-            self._storage.update(partial(change_stored, planned, entry))
-            self.after = planned.after
-            return entry
         user = self._directories.user
         try:
             user.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -341,7 +320,7 @@ class SettingsEditor:
         return project
 
 
-def _has_entry(data: Mapping[str, Any], section: str, name: str) -> bool:
+def has_entry(data: Mapping[str, Any], section: str, name: str) -> bool:
     entries = data.get(section)
     return isinstance(entries, dict) and name in entries
 

@@ -55,7 +55,7 @@ class _Setup:
 class Extensions(HeldTools):
     """The extension packs. `list_reserved_names` returns the built-in packs; `check_trust` checks project files.
 
-    `get_jobs` returns the jobs of queues, or None if the state is in files. Without it, all packs run here.
+    `get_jobs` returns the jobs of queues. Without it, all packs run here.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Extensions(HeldTools):
         check_trust: Callable[[Loaded], TrustDecision],
         *,
         shared: SharedPool[Worker] | None = None,
-        get_jobs: Callable[[], JobStorage | None] | None = None,
+        get_jobs: Callable[[], JobStorage] | None = None,
     ) -> None:
         super().__init__()
         self._shared, self._get_jobs = shared, get_jobs

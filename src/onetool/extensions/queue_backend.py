@@ -26,7 +26,7 @@ REPORT_SECONDS = 10.0  # for a worker to report that the call has timed out
 
 
 class QueueBackend:
-    """The backend of one pack. `get_jobs` returns the jobs in the database, or None if the state is in files."""
+    """The backend of one pack. `get_jobs` returns the jobs in the state."""
 
     is_resumable = True  # a repeated call with the same ID is the same call
 
@@ -36,7 +36,7 @@ class QueueBackend:
         timeouts: Timeouts,
         queue: str,
         wait_seconds: float,
-        get_jobs: Callable[[], JobStorage | None],
+        get_jobs: Callable[[], JobStorage],
     ) -> None:
         self.extension, self.timeouts, self.queue = extension, timeouts, queue
         self._wait_seconds, self._get_jobs = wait_seconds, get_jobs
@@ -46,7 +46,7 @@ class QueueBackend:
         return [self.extension.identify(), self.queue]
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        jobs, ticket = self._require_jobs(), context.ticket
+        ticket = context.ticket
         is_detached = ticket is not None and ticket.is_detached
         request = JobRequest(
             id=os.urandom(16).hex() if ticket is None else ticket.call_id,
@@ -65,15 +65,9 @@ class QueueBackend:
         )
         self._calls += 1
         try:
-            return await _JobFollower(jobs, request, context, self.timeouts.start).run()
+            return await _JobFollower(self._get_jobs(), request, context, self.timeouts.start).run()
         finally:
             self._calls -= 1
-
-    def _require_jobs(self) -> JobStorage:
-        jobs = self._get_jobs()
-        if jobs is None:
-            raise make_store_error(self.extension.pack)
-        return jobs
 
     @property
     def state(self) -> str:

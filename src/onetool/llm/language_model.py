@@ -12,7 +12,7 @@ from onetool.errors import ConfigError, HttpStatusError, NetworkError, OutputInv
 from onetool.llm.chat_completions import request_completion
 from onetool.llm.messages import Completion, Message
 from onetool.llm.sampling import sample_client
-from onetool.llm.token_budget import TokenBudget, TokenUsageFile
+from onetool.llm.token_budget import TokenBudget
 from onetool.net import HostRules, Net
 from onetool.state.storage import TokenUsageStorage
 from onetool.stats.tokens import count_text_tokens
@@ -31,13 +31,12 @@ class LanguageModel:
         self._net = Net(ANY_HOST, own_ports=own_ports)
         self._budget = budget or TokenBudget()
 
-    def configure(self, loaded: Loaded, redact: Redactor, usage: TokenUsageStorage | None = None) -> None:
-        """Apply new settings. What runs have used still counts. Without `usage`, days are counted in a file."""
+    def configure(self, loaded: Loaded, redact: Redactor, usage: TokenUsageStorage) -> None:
+        """Apply new settings. What runs have used still counts."""
         self._settings, self._redact = loaded.settings.llm, redact
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses
         self._file = loaded.directories.config_path(loaded.directories.user)
-        file = loaded.directories.user / "stats" / "llm.json"
-        self._usage: TokenUsageStorage = TokenUsageFile(file) if usage is None else usage
+        self._usage = usage
 
     async def close(self) -> None:
         await self._net.close()

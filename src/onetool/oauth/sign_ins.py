@@ -13,7 +13,6 @@ from onetool.config.model import OAuth, Server
 from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import HostRules, Net
 from onetool.oauth.credential import Credential, Identity, SignInTarget
-from onetool.oauth.credential_store import DIRECTORY, CredentialStore
 from onetool.oauth.discovery import Discovered, Discovery, OnStep
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PendingSignIn, PendingSignIns, check_answer
@@ -46,9 +45,9 @@ class SignIns:
         self._sources: dict[Identity, TokenSource] = {}
         self.pending = PendingSignIns()
 
-    def configure(self, loaded: Loaded, shared: "CredentialStorage | None" = None) -> None:
-        """Apply new settings. Credentials are in files, unless replicas share them."""
-        self._store: CredentialStorage = shared or CredentialStore(loaded.directories.user / DIRECTORY)
+    def configure(self, loaded: Loaded, credentials: "CredentialStorage") -> None:
+        """Apply new settings."""
+        self._store = credentials
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses
         url = loaded.settings.auth.public_url
         self.public_url = url.rstrip("/") if url else None

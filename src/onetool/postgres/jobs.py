@@ -20,6 +20,7 @@ from onetool.postgres.job_sealing import JobSealer, digest_body
 from onetool.state.changes import JOB, Changes
 from onetool.state.postgres_database import Database, Statements
 from onetool.state.storage import JobRequest, JobStatus, QueueStatus
+from onetool.util.problem import Problem
 from onetool.util.raw_json import RawJson
 from onetool_child.data import encode
 from onetool_child.errors import restore
@@ -156,6 +157,19 @@ class JobRows:
         for listener in listeners:
             with suppress(RuntimeError):  # its event loop was closed
                 listener()
+
+    def find_problems(self, queues: Mapping[str, str], /) -> Iterator[Problem]:
+        if not queues:
+            return
+        try:
+            statuses = self.list_queues(set(queues.values()))
+        except ToolError:  # the check of the store reports it
+            return
+        for queue in statuses:
+            packs = ", ".join(pack for pack, name in queues.items() if name == queue.name)
+            if packs and not queue.workers:
+                message = f"no worker serves the queue {queue.name}, so calls of {packs} fail"
+                yield Problem(message, f"onetool worker --queue {queue.name}", code="no_worker")
 
     def list_queues(self, names: Collection[str] = (), /) -> list[QueueStatus]:
         return list_queues(self._database, names)

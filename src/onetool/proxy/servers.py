@@ -19,12 +19,12 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, check_tools, list_problems
 from onetool.proxy.connection import load_sdk
-from onetool.proxy.definitions import Definition, ToolListCache, digest
-from onetool.proxy.pins import Pins, accept
+from onetool.proxy.definitions import Definition, digest
+from onetool.proxy.pins import accept
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Upstream, UpstreamServices
-from onetool.state.storage import PinStorage, RemoteState, ToolListStorage
+from onetool.state.storage import PinStorage, State
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
@@ -60,15 +60,15 @@ class Servers(HeldTools):
         self,
         services: UpstreamServices,
         environment: Mapping[str, str],
-        remote: Callable[[], RemoteState | None] = lambda: None,
+        state: Callable[[], State],
     ) -> None:
         super().__init__()
         self.environment = environment
         self.list_seconds = LIST_SECONDS
         self.keeps_running = False  # whether this process outlives one command
         self._services = services
-        self._remote = remote
-        self._followed: RemoteState | None = None
+        self._get_state = state
+        self._followed: State | None = None
         self._upstreams: dict[str, Upstream] = {}
         self._unpinned: set[str] = set()  # servers whose pins another process may have changed
         self._pins: PinStorage
@@ -79,19 +79,12 @@ class Servers(HeldTools):
 
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. A server whose settings are the same is kept."""
-        remote = self._remote()
-        redact = Redactor(loaded.secrets.values())
-        directory = loaded.directories.data
-        lists: ToolListStorage
-        if remote is None:
-            self._pins = Pins(loaded.directories.private / "pins.json")
-            lists = ToolListCache(directory / "cache", redact)
-        else:
-            self._pins = remote.pins
-            lists = remote.tool_lists(redact)
-            if self._followed is not remote:
-                remote.subscribe("pins", self._mark_unpinned)
-        self._followed = remote
+        state = self._get_state()
+        lists = state.tool_lists(Redactor(loaded.secrets.values()))
+        self._pins = state.pins
+        if self._followed is not state:
+            state.subscribe("pins", self._mark_unpinned)
+        self._followed = state
         self._packs = loaded.settings.tools
         servers = loaded.settings.servers
         for name, upstream in list(self._upstreams.items()):

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,16 +23,14 @@ from onetool.core.bus.authorize import required_permissions
 from onetool.core.bus.events import CallFinished
 from onetool.core.context import Permission, ToolContext, sort_permissions
 from onetool.core.tool import Tool
-from onetool.errors import AuditUnavailable, SandboxDenied, StorageError, ToolError, error_type
-from onetool.logging import Log
-from onetool.paths import resolve_path
+from onetool.errors import SandboxDenied, error_type
 from onetool.state.audit_records import AuditFilter, AuditPage, read_page
 from onetool.state.audit_shares import AuditShares
 from onetool.util.redact import Redactor
-from onetool.util.storage_errors import is_full, storage_error
+from onetool.util.storage_errors import is_full
 
 if TYPE_CHECKING:
-    from onetool.state.storage import AuditStorage, RemoteState
+    from onetool.state.storage import AuditStorage, State
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
@@ -42,33 +39,28 @@ MAX_ARGUMENTS_BYTES = 14 << 10  # of arguments or names, as JSON; the rest of a 
 MAX_NAMES = 100  # of changed tools
 MAX_DIFFERENCE_CHARS = 12_000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
-WRITE_TIMEOUT_SECONDS = 5.0  # timeout of a write in a thread
-DATABASE_TIMEOUT_SECONDS = 3.0  # the same for the database: a call fails before it would wait for a free connection
-STORE_AWAY = "store_unavailable"
-RETRY_SECONDS = 2  # until a database may answer again
 Facts = dict[str, Any]
 COUNTED: Facts = {"is_counted": True}  # instead of the facts of a call beyond the share of its agent
 
 
-def open_audit_log(loaded: Loaded, remote: "RemoteState | None" = None) -> "AuditLog":
+def open_audit_log(loaded: Loaded, state: "State") -> "AuditLog":
     """Return the configured audit log. The caller closes it."""
-    settings, redact = loaded.settings.audit, Redactor(loaded.secret_values)
-    file = resolve_path(settings.file, loaded.directories.data, loaded.directories.home)
-    audit = AuditLog(file, redact, None if remote is None else remote.audit(redact))
+    settings = loaded.settings.audit
+    redact = Redactor(loaded.secret_values)
+    audit = AuditLog(state.audit(loaded.audit_file, redact), redact)
     audit.configure(redact, settings.max_bytes, settings.keep)
     return audit
 
 
 class AuditLog:
-    """The audit log in a file, or in `records` of a database."""
+    """The audit log, whose records are stored."""
 
-    def __init__(self, file: Path, redact: Redactor, records: "AuditStorage | None" = None) -> None:
-        self.file, self._redact = file, redact
-        self._log = Log(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
-        self._records: AuditStorage = records or self._log
+    def __init__(self, records: "AuditStorage", redact: Redactor) -> None:
+        self._records = records
+        self._redact = redact
         self._shares = AuditShares()
-        self._is_remote = self._is_slow = records is not None  # each write takes a round trip
-        self.place = "in the database" if records is not None else str(file)
+        self._is_slow = records.is_slow
+        self.place = records.place
         self.on_record: Callable[[], object] = lambda: None  # called after each outcome, from any thread
 
     def configure(self, redact: Redactor, max_bytes: int, keep: int) -> None:
@@ -91,10 +83,7 @@ class AuditLog:
             await self._write_first("call.started", facts)
         except OSError as error:
             message = f"{tool.name} was not called: cannot write the audit log {self.place}: {error.strerror or error}"
-            if self._is_remote:
-                raise AuditUnavailable(message, hint="repeat the call later", retry_after=RETRY_SECONDS) from None
-            hint = "free disk space, make the file writable, or set audit.file in onetool.yaml"
-            raise AuditUnavailable(message, hint=hint, file=str(self.file)) from None
+            raise self._records.make_refusal(message) from None
         return facts
 
     @asynccontextmanager
@@ -123,8 +112,8 @@ class AuditLog:
             if is_recorded:
                 await self._write_first("change.started", _limit_names(facts))
         except OSError as error:
-            failure = self._storage_error(error)
-            if self._is_remote or not (frees_space and is_full(failure)):
+            failure = self._records.make_error(error)
+            if not (frees_space and is_full(failure)):
                 raise failure from None
         outcome = "cancelled"
         try:
@@ -143,7 +132,7 @@ class AuditLog:
     async def _write_first(self, name: str, facts: Facts) -> None:
         """Write a line before something is done. Raise OSError if the system does not accept it."""
         write, started = partial(self._records.write, name, **facts), time.perf_counter()
-        seconds = DATABASE_TIMEOUT_SECONDS if self._is_remote else WRITE_TIMEOUT_SECONDS
+        seconds = self._records.write_seconds
         try:
             if self._is_slow:
                 with anyio.fail_after(seconds):
@@ -151,15 +140,9 @@ class AuditLog:
             else:
                 write()
         except TimeoutError:
-            what = "database" if self._is_remote else "disk"
-            raise TimeoutError(f"the {what} did not respond within {seconds:g} s") from None
+            raise TimeoutError(f"the {self._records.device} did not respond within {seconds:g} s") from None
         finally:
-            self._is_slow = self._is_remote or time.perf_counter() - started > SLOW_WRITE_SECONDS
-
-    def _storage_error(self, error: OSError) -> ToolError:
-        if not self._is_remote:
-            return storage_error(self.file.parent, error)
-        return StorageError(f"cannot write the audit log: {error}", hint="repeat the call later", code=STORE_AWAY)
+            self._is_slow = self._records.is_slow or time.perf_counter() - started > SLOW_WRITE_SECONDS
 
     def finish(self, event: CallFinished) -> None:
         """Record the outcome of a call, or that it was rejected."""
@@ -246,7 +229,7 @@ class AuditLog:
         try:
             self._records.write("decision", actor=by, **facts)
         except OSError as error:
-            raise self._storage_error(error) from None
+            raise self._records.make_error(error) from None
 
     def decision(self, *, by: str, **facts: Any) -> None:
         """Record the decision of a person about calls that waited."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from onetool.errors import StorageError
+from onetool.errors import AuditUnavailable, StorageError, ToolError
 from onetool.logging import MAX_LINES_WAITING, MAX_LOG_BYTES, encode_line
 from onetool.state.audit_records import StoredRecord
 from onetool.state.postgres_database import Database
@@ -20,12 +20,17 @@ POSITION: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 INSERT: Final = "INSERT INTO audit (at, record) VALUES (?, ?)"
 TRIM: Final = "SELECT trim_audit(?)"
 TRIM_SECONDS: Final = 3600.0
+STORE_AWAY: Final = "store_unavailable"
+RETRY_SECONDS: Final = 2  # until a database may answer again
 
 
 class AuditRows:
     """Records of the audit log, redacted. The outcomes of calls are written in the background."""
 
-    is_remote = True  # each write takes a round trip, so callers on an event loop use a thread
+    place = "in the database"
+    device = "database"
+    is_slow = True
+    write_seconds = 3.0  # a call fails before it would wait for a free connection
 
     def __init__(self, database: Database, redact: Callable[[str], str] = lambda text: text) -> None:
         self._database, self.redact = database, redact
@@ -34,6 +39,12 @@ class AuditRows:
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
         self._background = Background("onetool-audit", self._write_waiting, gather=0.2, retry=2.0)
         self.problem: str | None = None
+
+    def make_refusal(self, message: str) -> ToolError:
+        return AuditUnavailable(message, hint="repeat the call later", retry_after=RETRY_SECONDS)
+
+    def make_error(self, error: OSError) -> ToolError:
+        return StorageError(f"cannot write the audit log: {error}", hint="repeat the call later", code=STORE_AWAY)
 
     def configure(self, _level: str, redact: Callable[[str], str]) -> None:
         """Set the redaction of secrets. All records are stored, whatever the level."""

@@ -23,7 +23,7 @@ from onetool.state.storage import Pinned
 from onetool.util.problem import STORAGE, Problem
 
 if TYPE_CHECKING:
-    from onetool.config.model import Token
+    from onetool.config.model import Agent, Token
 
 CLOCK_SECONDS: Final = 3600.0  # by which clocks of replicas may differ
 END_SESSIONS: Final = """\
@@ -273,6 +273,10 @@ class LastUseRows:
         found = self._documents.get(identifier)
         return float(found) if isinstance(found, int | float) else None
 
+    def forget(self, identifier: str) -> None:
+        with suppress(StorageError):
+            self._database.execute(DELETE, (self._documents.kind, identifier))
+
 
 class EndedSessionRows:
     """Sessions of browsers that have ended, in one document. Those of other replicas are known within two seconds.
@@ -311,7 +315,7 @@ class EndedSessionRows:
 
 
 class TokenRows:
-    """Tokens that were created with a store, and tokens of the settings files that were revoked.
+    """Tokens that were created in the database, and tokens of the settings files that were revoked.
 
     A row hides the token of the same name in the settings. The hash is sealed together with the other columns, so a
     person who can only write to the database cannot add a token or raise its scope.
@@ -320,6 +324,13 @@ class TokenRows:
     def __init__(self, database: Database, changes: Changes) -> None:
         self._database, self._changes = database, changes
         self._rows = Cached(changes, "tokens", self._read)
+        self.place = database.place
+
+    def can_change(self, *, has_settings_files: bool) -> bool:  # noqa: ARG002 - tokens in the database need none
+        return True
+
+    def list_agents(self, agents: "Mapping[str, Agent]") -> "Mapping[str, Agent]":
+        return agents
 
     @cached_property
     def _sealer(self) -> Sealer:
@@ -333,8 +344,16 @@ class TokenRows:
         kept = [token for token in tokens if token.name not in rows]
         return [*kept, *(token for token in rows.values() if token is not None)]
 
-    def create(self, token: "Token") -> bool:
-        """Store a token. Return False if a token of this name exists that is not revoked."""
+    def create(
+        self,
+        token: "Token",
+        accepted: "Iterable[Token]" = (),
+        *,
+        may_replace: bool = True,  # noqa: ARG002 - it replaces none
+    ) -> tuple[str, ...] | None:
+        """Store a token. Return None if one of its name is accepted."""
+        if token.name in (other.name for other in accepted):
+            return None
         statement = """
         INSERT INTO tokens AS known VALUES (?, 1, ?, ?, ?, ?, ?, false) ON CONFLICT (name) DO UPDATE SET
         version = known.version + 1, hash = excluded.hash, agent = excluded.agent, scope = excluded.scope,
@@ -346,13 +365,15 @@ class TokenRows:
             is_new = transaction.execute(statement, (token.name, sealed, *known[1:])).rowcount > 0
             transaction.announce("tokens")
         self._rows.refresh()
-        return is_new
+        return () if is_new else None
 
     def names(self) -> list[str]:
         """Return the names of all rows, revoked ones too."""
         return list(self._rows.refresh())
 
-    def revoke(self, name: str) -> None:
+    def revoke(self, name: str, accepted: "Iterable[Token]" = ()) -> bool:
+        if name not in (token.name for token in accepted):
+            return False
         statement = """
         INSERT INTO tokens AS known VALUES (?, 1, NULL, NULL, NULL, NULL, NULL, true)
         ON CONFLICT (name) DO UPDATE SET version = known.version + 1, hash = NULL, is_revoked = true
@@ -361,6 +382,7 @@ class TokenRows:
             transaction.execute(statement, (name,))
             transaction.announce("tokens")
         self._rows.refresh()
+        return True
 
     def _read(self) -> "Mapping[str, Token | None]":
         rows = self._database.select(f"SELECT is_revoked, hash, {', '.join(TOKEN_COLUMNS)} FROM tokens ORDER BY name")  # noqa: S608

@@ -8,9 +8,6 @@ because `ot.notify` needs no permission and must not fill the disk.
 import os
 import re
 import stat
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +17,7 @@ from onetool import paths
 from onetool.config.model import Topic
 from onetool.core.render import render
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from onetool.state.storage import NoticeStorage
+from onetool.state.storage import Counters, NoticeStorage
 from onetool.util.locks import locked
 from onetool.util.time_format import in_utc
 
@@ -34,31 +31,13 @@ NO_TOPIC = "SKIP: no matching topic"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-class RateLimit:
-    """A limit on the number of messages per agent and minute."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._sent: dict[str, deque[float]] = {}
-
-    def take(self, agent: str, per_minute: int) -> None:
-        """Count one message. Raise BudgetExceeded if the agent has sent too many."""
-        now = self._clock()
-        with self._lock:
-            sent = self._sent.setdefault(agent, deque())
-            while sent and now - sent[0] >= RATE_SECONDS:
-                sent.popleft()
-            if len(sent) >= per_minute:
-                wait = RATE_SECONDS - (now - sent[0]) if sent else RATE_SECONDS
-                raise too_many_messages(per_minute, wait)
-            sent.append(now)
-
-
-def too_many_messages(per_minute: int, seconds: float) -> BudgetExceeded:
-    return BudgetExceeded(
-        f"too many messages: notify.per_minute is {per_minute}; try again in {seconds:.0f} s",
-        retry_after_seconds=round(seconds, 1),
-    )
+def count_message(counters: Counters, agent: str, per_minute: int) -> None:
+    """Count one message. Raise BudgetExceeded if the agent has sent too many. May block."""
+    if seconds := counters.take(f"notices {agent}", per_minute, RATE_SECONDS):
+        raise BudgetExceeded(
+            f"too many messages: notify.per_minute is {per_minute}; try again in {seconds:.0f} s",
+            retry_after_seconds=round(seconds, 1),
+        )
 
 
 def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Callable[[], float]) -> str:

@@ -1,40 +1,50 @@
-"""Open the state in the database of the settings. Without one, nothing of this package is imported."""
+"""Open the state: in files, or in a database that replicas share. Without a database, nothing for it is imported."""
 
-from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from onetool.config.load import Loaded
+from onetool.errors import ToolError
+from onetool.paths import Directories
+from onetool.state.file_state import FileState
+from onetool.state.storage import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from onetool.state.postgres_state import PostgresState
 
+NO_STORE: Final = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
 
-def open_state(loaded: Loaded) -> "PostgresState | None":
-    """Return the state in the database of the settings; None if it is in files. The caller starts and closes it."""
-    settings = loaded.settings
-    if not settings.store:
-        return None
-    from onetool.state.postgres_state import PostgresState
 
-    name = sha256(settings.store.encode()).hexdigest()[:16]
-    return PostgresState(
-        settings.store,
+def open_state(loaded: Loaded) -> State:
+    """Return the state that the settings name. The caller starts and closes it."""
+    if not loaded.settings.store:
+        return open_files(loaded.directories)
+    directories = loaded.directories
+    name = sha256(loaded.settings.store.encode()).hexdigest()[:16]
+    return open_postgres(
+        loaded.settings.store,
         loaded.store_key,
-        loaded.directories.user / "cache" / f"store-{name}",
-        keep_job_seconds=settings.workers.job_ttl,
+        directories.user / "cache" / f"store-{name}",
+        scope=str(directories.working_dir),
+        keep_job_seconds=loaded.settings.workers.job_ttl,
+        search_directory=directories.data / "cache",
     )
 
 
-@contextmanager
-def opened_state(loaded: Loaded) -> "Iterator[PostgresState | None]":
-    """Open the state of the settings for one command."""
-    state = open_state(loaded)
-    try:
-        yield state
-    finally:
-        if state is not None:
-            state.runs.close()
-            state.close()
+def open_files(directories: Directories) -> FileState:
+    return FileState(directories)
+
+
+def open_postgres(url: str, key: str, cache: Path, **options: Any) -> "PostgresState":
+    """Return the state in a database; `key` seals it, and `cache` is a directory of this machine."""
+    from onetool.state.postgres_state import PostgresState
+
+    return PostgresState(url, key, cache, **options)
+
+
+def require_store(loaded: Loaded, reason: str = "the state is in files") -> str:
+    """Return the URL of the database. Raise if there is none."""
+    if not loaded.settings.store:
+        raise ToolError(reason, hint=NO_STORE)
+    return loaded.settings.store

@@ -1,17 +1,21 @@
-"""All kinds of state in one database. `RemoteState` of `onetool.state.storage` describes it."""
+"""All kinds of state in one database. `State` of `onetool.state.storage` describes it."""
 
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from onetool.backends.http_tool.rate_limit import CountedRateLimiter
+from onetool.core.bus.budget import Limits, SharedBudgetGuard
 from onetool.errors import ToolError
 from onetool.postgres.jobs import JobRows
 from onetool.results import Quota
 from onetool.results.store import StoredResults
+from onetool.search import Search
 from onetool.state.audit_rows import AuditRows
+from onetool.state.base_state import BaseState
 from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterRows
@@ -33,8 +37,11 @@ from onetool.state.sealed_rows import Leases, RunRows, SessionRows
 from onetool.state.sealed_values import CredentialRows
 from onetool.state.settings_rows import SettingsRows
 from onetool.state.statistics_rows import StatisticsSchema
+from onetool.state.status import describe_status
+from onetool.state.storage import StateDescription
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
+from onetool.util.problem import Problem
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
@@ -43,8 +50,13 @@ if TYPE_CHECKING:
 LOADED_KEYS: Final = ("request state", "browser sessions")  # those that an event loop needs
 
 
-class PostgresState:
-    """State that replicas share. `cache` is a directory of this machine. Nothing is opened before it is needed."""
+class PostgresState(BaseState):
+    """State that replicas share. `cache` is a directory of this machine. Nothing is opened before it is needed.
+
+    `scope` is the working directory, which shares results with the same one on other replicas.
+    """
+
+    backup_note = "state in the database of `store` is not included: back it up with pg_dump"
 
     def __init__(
         self,
@@ -52,9 +64,14 @@ class PostgresState:
         key: str,
         cache: Path,
         *,
+        scope: str = "",
         keep_job_seconds: float = 86_400,
+        search_directory: Path | None = None,
     ) -> None:
-        self.database, self._cache = Database(url, key), cache
+        self.database = Database(url, key)
+        self._cache = cache
+        self._scope = scope
+        self.search = Search(search_directory or cache)
         self.place = self.database.place
         self._keys: dict[str, bytes] = {}
         self._leases = Leases(self.database, os.urandom(16).hex())
@@ -80,6 +97,16 @@ class PostgresState:
             return None
         return self.changes.away().message
 
+    @property
+    def problems(self) -> list[Problem]:
+        if self.problem:
+            return [Problem(self.problem)]
+        ended = self.ended_sessions.problem
+        return [*super().problems, *([ended] if ended else [])]
+
+    def describe(self) -> StateDescription:
+        return describe_status(self.database)
+
     def start(self) -> None:
         self.changes.start()
 
@@ -98,7 +125,7 @@ class PostgresState:
         self.changes.subscribe(kind, listener)
 
     def close(self) -> None:
-        """Close the connections. The recorders and runs are closed by their owners before."""
+        super().close()
         self.jobs.close()
         self.changes.close()
         self.database.close()
@@ -109,24 +136,30 @@ class PostgresState:
             self._keys[name] = load_key(self.database, name)
         return self._keys[name]
 
-    def results(self, output: "Output", scope: str) -> StoredResults:
+    def results(self, output: "Output") -> StoredResults:
         quota, clock = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent), self.database.now
-        parts = PartRows(self.database, scope, clock)
+        parts = PartRows(self.database, self._scope, clock)
         return StoredResults(parts, self.place, output.result_ttl, output.preview_lines, clock=clock, quota=quota)
 
-    def media(self, output: "Output", scope: str) -> MediaRows:
-        return MediaRows(self.database, scope, output.result_ttl, self.database.now, output.max_stored_bytes)
+    def media(self, output: "Output") -> MediaRows:
+        return MediaRows(self.database, self._scope, output.result_ttl, self.database.now, output.max_stored_bytes)
 
     def notices(self, max_file_bytes: int) -> NoticeRows:
         return NoticeRows(self.database, max_file_bytes)
 
-    def audit(self, redact: Callable[[str], str]) -> AuditRows:
+    def audit(self, _file: Path, redact: Callable[[str], str]) -> AuditRows:
         return AuditRows(self.database, redact)
 
     def tool_lists(self, redact: Callable[[str], str]) -> ToolListRows:
         return ToolListRows(self.database, redact)
 
-    def bundles(self, max_tools: int, builtin: Path | None) -> "BundleStore":
+    def call_rates(self, _directory: Path) -> CountedRateLimiter:
+        return CountedRateLimiter(self.counters)
+
+    def guard_budget(self, limits: Limits, **options: Any) -> SharedBudgetGuard:
+        return SharedBudgetGuard(limits, counters=self.counters, **options)
+
+    def bundles(self, _directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
         from onetool.bundles import BundleStore
         from onetool.bundles.usage import UsageCounts
 

@@ -5,12 +5,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onetool.errors import StorageError
 from onetool.state.keys import load_sealer, make_error
-from onetool.state.postgres_database import Database, Statements, translate
+from onetool.state.postgres_database import Database, Statements, StoreUnavailable, translate
 from onetool.state.run_store import DEFAULT_QUOTA, RunOwners, RunQuota, RunTables
 from onetool.state.schema import VERSION
 from onetool.state.sealing import Sealer
@@ -139,7 +139,8 @@ class Leases:
         self._database.execute("DELETE FROM servers WHERE seen < clock_timestamp() - interval '1 day'")
 
     def close(self) -> None:
-        """Give up the runs of this process."""
+        """Give up the runs of this process. If the database is away, its lease expires."""
         if self._is_held:
             self._is_held = False
-            self._database.execute("DELETE FROM servers WHERE id = ?", (self.own_id,))
+            with suppress(StoreUnavailable):
+                self._database.execute("DELETE FROM servers WHERE id = ?", (self.own_id,))

@@ -6,7 +6,7 @@ replica start a program.
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onetool.errors import StorageError, ToolError
 from onetool.state.changes import Cached, Changes
@@ -15,6 +15,12 @@ from onetool.state.sealed_values import SealedValues
 from onetool.state.storage import StoredSettings
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import check_version
+
+if TYPE_CHECKING:
+    from onetool.config.contents import SettingsContents
+    from onetool.editing.edit_history import EditHistory
+    from onetool.editing.stored_editor import StoredSettingsEditor
+    from onetool.paths import Directories
 
 KIND: Final = "settings"
 CURRENT, HISTORY = "current", "history"
@@ -25,10 +31,26 @@ Change = Callable[[StoredSettings, str], tuple[StoredSettings, str]]
 class SettingsRows:
     """The settings and their history. Changes of other replicas are known within two seconds."""
 
+    when_effective: Final = "All replicas apply it within 2 seconds."
+    secrets_place: Final = "the store"
+
     def __init__(self, database: Database, changes: Changes) -> None:
         self._values, self._changes, self._place = SealedValues(database, KIND), changes, database.place
         self._known = Cached(changes, KIND, self._read)
         self._written = 0  # the number of changes made here, which are effective at once
+
+    @property
+    def history(self) -> "EditHistory":
+        from onetool.editing.edit_history import StoredHistory
+
+        return StoredHistory(self)
+
+    def open_editor(
+        self, directories: "Directories", env: Mapping[str, str], files: "SettingsContents | None" = None
+    ) -> "StoredSettingsEditor":
+        from onetool.editing.stored_editor import StoredSettingsEditor
+
+        return StoredSettingsEditor(directories, env, self, files)
 
     def version(self) -> object:
         return self._changes.number(KIND), self._written

@@ -14,7 +14,7 @@ All methods may block, unless their protocol says that they return at once.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self
 
 from onetool.util.problem import Problem
 
@@ -23,10 +23,17 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from pathlib import Path
 
     from onetool.bundles.bundle_store import BundleStore
-    from onetool.config.model import Output, Token
+    from onetool.config.contents import SettingsContents
+    from onetool.config.model import Agent, Output, Token
+    from onetool.core.bus.budget import BudgetGuard, Limits
+    from onetool.editing.edit_history import EditHistory
+    from onetool.editing.settings_editor import SettingsEditor
+    from onetool.errors import ToolError
+    from onetool.paths import Directories
     from onetool.proxy.definitions import Definition, Failure
     from onetool.results.blobs import Blob
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+    from onetool.search import Search
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.audit_records import StoredRecord
     from onetool.state.session_store import SessionValue
@@ -87,9 +94,20 @@ class AuditStorage(Protocol):
     """
 
     problem: str | None
-
+    place: str  # for messages
+    device: str  # what a write waits for
+    is_slow: bool  # whether each write takes a round trip, so that an event loop needs a thread
+    write_seconds: float  # timeout of a write in a thread
     max_bytes: int  # of a file; in a database, of all records together with `keep`
     keep: int  # older files of this size
+
+    def make_refusal(self, message: str) -> "ToolError":
+        """Return the error for a call that was not made, because it cannot be recorded."""
+        ...
+
+    def make_error(self, error: OSError) -> "ToolError":
+        """Return the error for something else that cannot be recorded."""
+        ...
 
     def read(self, position: str | None = None) -> "Iterable[StoredRecord]": ...
     def configure(self, level: str, redact: Callable[[str], str]) -> None: ...
@@ -331,11 +349,37 @@ class SessionStorage(Protocol):
 
 
 class StoredTokens(Protocol):
-    """Tokens that are rows of a shared store. They hide the tokens of the same name in the settings."""
+    """The accepted tokens: those of the settings, and those that were created and revoked since then."""
 
-    def apply(self, tokens: "Iterable[Token]") -> "list[Token]": ...
-    def create(self, token: "Token") -> bool: ...
-    def revoke(self, name: str) -> None: ...
+    @property
+    def place(self) -> str:
+        """The place of new tokens, for people."""
+        ...
+
+    def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
+        """Return the accepted tokens; `tokens` are those of the settings."""
+        ...
+
+    def can_change(self, *, has_settings_files: bool) -> bool:
+        """Return whether tokens can be created and revoked."""
+        ...
+
+    def list_agents(self, agents: "Mapping[str, Agent]") -> "Mapping[str, Agent]":
+        """Return those of the agents for which tokens can be created."""
+        ...
+
+    def create(
+        self, token: "Token", accepted: "Iterable[Token]" = (), *, may_replace: bool = True
+    ) -> tuple[str, ...] | None:
+        """Store a token, and return notes for the person; None if its name is in use.
+
+        Without `may_replace`, raise if one of the accepted tokens would no longer be.
+        """
+        ...
+
+    def revoke(self, name: str, accepted: "Iterable[Token]" = ()) -> bool:
+        """Return whether there was such a token."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,21 +391,47 @@ class StoredSettings:
     problem: str = ""  # the reason why they cannot be read; empty if they can
 
 
-class SettingsStorage(Protocol):
-    """The settings that replicas share, and their history as JSON. Both are encrypted at rest."""
+NOTHING_STORED: Final = StoredSettings()
 
+
+class SettingsStorage(Protocol):
+    """The settings over the files that replicas share, if any, and the edits of all settings."""
+
+    @property
+    def when_effective(self) -> str:
+        """A sentence for people: when edited settings are applied."""
+        ...
+
+    @property
+    def secrets_place(self) -> str:
+        """The place of new secrets, for people."""
+        ...
+
+    @property
+    def history(self) -> "EditHistory": ...
     def version(self) -> object:
-        """Return a value that changes when any replica has written. Returns at once."""
+        """Return a value that changes when anybody has edited the settings. Returns at once."""
         ...
 
     def get(self) -> StoredSettings:
-        """Return the last known settings, at once. Raise StorageError if none are known yet."""
+        """Return the last known settings over the files, at once. Raise StorageError if none are known yet."""
         ...
 
     def refresh(self) -> StoredSettings:
-        """Return the current settings. Blocks on the database."""
+        """Return the current settings over the files. Blocks."""
         ...
 
+    def open_editor(
+        self, directories: "Directories", env: Mapping[str, str], files: "SettingsContents | None" = None
+    ) -> "SettingsEditor":
+        """Return an editor; `files` are the settings files as they were read for it."""
+        ...
+
+
+class EditableSettings(Protocol):
+    """The settings that replicas share, and their history as JSON. Both are encrypted at rest."""
+
+    def get(self) -> StoredSettings: ...
     def read_history(self) -> str: ...
     def update(self, change: Callable[[StoredSettings, str], tuple[StoredSettings, str]]) -> None:
         """Replace the settings and their history, while no other replica can. `change` raises to prevent it."""
@@ -373,6 +443,7 @@ class LastUseStorage(Protocol):
 
     def touch(self, identifier: str) -> None: ...
     def read(self, identifier: str) -> float | None: ...
+    def forget(self, identifier: str) -> None: ...
 
 
 class EndedSessionStorage(Protocol):
@@ -387,8 +458,8 @@ class EndedSessionStorage(Protocol):
     def list_all(self) -> Collection[str]: ...
 
 
-class SharedCounters(Protocol):
-    """Counts that replicas share, for rate limits and budgets. Methods block on the database."""
+class Counters(Protocol):
+    """Counts for rate limits. Methods may block."""
 
     def take(self, name: str, limit: int, seconds: float) -> float:
         """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
@@ -398,6 +469,14 @@ class SharedCounters(Protocol):
         """Return how often it was used in the last `seconds`."""
         ...
 
+    def reset(self, prefix: str) -> int:
+        """Forget the sums of budgets whose names begin so, and return their number."""
+        ...
+
+
+class SharedCounters(Counters, Protocol):
+    """Counts that replicas share, also for budgets. Methods block on the database."""
+
     def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
         """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""
         ...
@@ -405,6 +484,14 @@ class SharedCounters(Protocol):
     def settle(self, name: str, difference: float) -> None:
         """Correct a sum by the difference between what was used and what was reserved."""
         ...
+
+
+class CallRates(Protocol):
+    """The calls of each tool in the last minute. `acquire` blocks, and raises BudgetExceeded."""
+
+    problem: str | None
+
+    def acquire(self, identity: str, limit: int) -> None: ...
 
 
 class JobRequest(NamedTuple):
@@ -444,7 +531,11 @@ class QueueStatus(NamedTuple):
 
 
 class JobStorage(Protocol):
-    """Calls that workers on other machines make. Methods block, except `watch`."""
+    """Calls that workers on other machines make. Methods block, except `watch`. Without a database, none is made."""
+
+    def find_problems(self, queues: Mapping[str, str], /) -> "Iterable[Problem]":
+        """Yield why calls of packs fail; `queues` are their queues by pack."""
+        ...
 
     def defer(self, request: JobRequest, /) -> bool:
         """Add a job to its queue. Return whether its arguments are in chunks."""
@@ -468,11 +559,25 @@ class JobStorage(Protocol):
         ...
 
 
-class RemoteState(Protocol):
-    """State that replicas share in a database, if `store` is set. Otherwise it is in files."""
+class StateDescription(NamedTuple):
+    """The description for `onetool store status`, as data and as lines."""
 
-    place: str
+    facts: dict[str, Any]
+    lines: list[str]
 
+
+class State(Protocol):
+    """All kinds of state. `onetool.state.opening` opens it, in files or in a database that replicas share.
+
+    Opening it returns at once, and nothing is read before it is needed.
+    """
+
+    place: str  # for messages
+    backup_note: str  # what a backup of the files does not include; empty if it includes all
+
+    def describe(self) -> "StateDescription": ...
+    @property
+    def search(self) -> "Search": ...
     @property
     def recorder(self) -> "Recorder": ...
     @property
@@ -481,6 +586,10 @@ class RemoteState(Protocol):
     def runs(self) -> RunStorage: ...
     @property
     def sessions(self) -> SessionStorage: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def snippets(self) -> SavedSnippetStorage: ...
     @property
     def disabled_tools(self) -> DisabledToolStorage: ...
     @property
@@ -492,11 +601,7 @@ class RemoteState(Protocol):
     @property
     def settings(self) -> SettingsStorage: ...
     @property
-    def counters(self) -> SharedCounters: ...
-    @property
     def credentials(self) -> CredentialStorage: ...
-    @property
-    def snippets(self) -> SavedSnippetStorage: ...
     @property
     def token_use(self) -> LastUseStorage: ...
     @property
@@ -505,20 +610,50 @@ class RemoteState(Protocol):
     def jobs(self) -> JobStorage: ...
     @property
     def problem(self) -> str | None:
-        """The reason why the database does not answer; None if it does."""
+        """The reason why the state cannot be reached; None if it can."""
         ...
 
-    def start(self) -> None: ...
-    def wait(self, seconds: float) -> bool: ...
-    def subscribe(self, kind: str, listener: Callable[[], object]) -> None: ...
-    def close(self) -> None: ...
+    @property
+    def problems(self) -> "list[Problem]":
+        """The problems of kinds of state that are written in the background."""
+        ...
+
+    def start(self) -> None:
+        """Follow the changes of other processes from now on. Returns at once."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the first values. Afterwards nothing that an event loop reads blocks."""
+        ...
+
+    def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
+        """Call the listener, in another thread, when a replica has changed this kind of state."""
+        ...
+
+    def close(self) -> None:
+        """Write pending records and close. Blocks."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
     def load_key(self, name: str) -> bytes:
-        """Return a key that all replicas have, which is created once."""
+        """Return a key that all processes with this state have, which is created once."""
         ...
 
-    def results(self, output: "Output", scope: str) -> ResultStorage: ...
-    def media(self, output: "Output", scope: str) -> MediaStorage: ...
+    def results(self, output: "Output") -> ResultStorage: ...
+    def media(self, output: "Output") -> MediaStorage: ...
     def notices(self, max_file_bytes: int) -> NoticeStorage: ...
-    def audit(self, redact: Callable[[str], str]) -> AuditStorage: ...
+    def audit(self, file: "Path", redact: Callable[[str], str]) -> AuditStorage:
+        """Return the audit log; `file` is the one of the settings."""
+        ...
+
     def tool_lists(self, redact: Callable[[str], str]) -> ToolListStorage: ...
-    def bundles(self, max_tools: int, builtin: "Path") -> "BundleStore": ...
+    def bundles(self, directory: "Path", max_tools: int, builtin: "Path | None") -> "BundleStore":
+        """Return the store of bundles; `directory` is the one of the settings."""
+        ...
+
+    def call_rates(self, directory: "Path") -> CallRates:
+        """Return the rates of the tools in a directory of bundles."""
+        ...
+
+    def guard_budget(self, limits: "Limits", **options: Any) -> "BudgetGuard": ...

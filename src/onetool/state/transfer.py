@@ -70,7 +70,7 @@ def transfer(loaded: Loaded, url: str) -> dict[str, int]:
     settings = loaded.settings.model_copy(update={"store": url})
     opened = replace(loaded, settings=settings)
     state = open_state(opened)
-    assert state is not None
+    assert isinstance(state, PostgresState)
     with closing(state):
         _reject_writers(loaded)
         places = Places(opened, state)
@@ -215,7 +215,7 @@ def _copy_audit(places: Places) -> int:
     for log in files:
         if log.exists():
             lines += filter(None, log.read_text("utf-8", "replace").splitlines())
-    places.rows.audit(str).insert_lines(_select_missing(lines, _read_audit(places)))
+    places.rows.audit(places.loaded.audit_file, str).insert_lines(_select_missing(lines, _read_audit(places)))
     return _verify("audit", lines, _read_audit(places))
 
 

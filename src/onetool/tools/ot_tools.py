@@ -139,12 +139,13 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     Example:
         ot.notify(topic="notes", message="Remember to review PR #123")
     """
-    from onetool.state.notices import NO_TOPIC, publish
+    from onetool.state.notices import NO_TOPIC, count_message, publish
 
-    system, settings = get_system(context), get_system(context).settings.notify
+    system = get_system(context)
+    settings = system.settings.notify
     if settings.topics:
-        await anyio.to_thread.run_sync(system.stores.count_notice, context.agent_id, settings.per_minute)
-    notices = system.stores.notices(settings)
+        await anyio.to_thread.run_sync(count_message, system.stores.counters, context.agent_id, settings.per_minute)
+    notices = system.stores.notices(settings.max_file_bytes)
     answer = await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
     if answer == NO_TOPIC:
         context.note(f"ot.notify: nobody gets this message. To keep messages on {quote(topic)}, {ADD_TOPIC}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from onetool.errors import BudgetExceeded
-from onetool.state.storage import SharedCounters
+from onetool.state.storage import Counters
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ create index if not exists calls_by_tool on calls (tool, at);
 class RateLimiter:
     """A rate limiter that counts the calls of this process."""
 
+    problem: str | None = None
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._calls: dict[str, deque[float]] = {}
@@ -45,23 +47,31 @@ class RateLimiter:
         calls.append(now)
 
 
+class CountedRateLimiter:
+    """A rate limiter that counts the calls of all replicas. If their database is away, calls are rejected."""
+
+    problem: str | None = None
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def acquire(self, identity: str, limit: int) -> None:
+        """Count one call, or raise BudgetExceeded."""
+        if wait := self._counters.take(f"rate {identity}", limit, WINDOW_SECONDS):
+            raise _rate_limit_error(limit, limit, wait)
+
+
 class SharedRateLimiter:
     """A rate limiter that counts the calls of all processes. `acquire` blocks on disk access: call it in a thread."""
 
-    def __init__(
-        self, file: Path, clock: Callable[[], float] = time.time, *, counters: SharedCounters | None = None
-    ) -> None:
-        """Count in the file, or with `counters` in a database. If that is away, calls are rejected."""
-        self._file, self._clock, self._counters = file, clock, counters
+    def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._clock = clock
         self._local_limiter = RateLimiter()
         self.problem: str | None = None
 
     def acquire(self, identity: str, limit: int) -> None:
         """Count one call, or raise BudgetExceeded."""
-        if self._counters is not None:
-            if wait := self._counters.take(f"rate {identity}", limit, WINDOW_SECONDS):
-                raise _rate_limit_error(limit, limit, wait)
-            return
         import sqlite3
 
         try:

@@ -51,9 +51,8 @@ class BudgetGuard:
         warn: Callable[[str], None] | None = None,
         count_tokens: Callable[[Any], int] = count_tokens,
         clock: Callable[[], float] = time.monotonic,
-        counters: SharedCounters | None = None,
     ) -> None:
-        self.limits, self.agent, self.counters = limits, agent, counters
+        self.limits, self.agent = limits, agent
         self._warn, self._count_tokens, self._clock = warn, count_tokens, clock
         self._spent: dict[Kind, float] = dict.fromkeys(KINDS, 0)
         self._warned: set[Kind] = set()
@@ -74,49 +73,13 @@ class BudgetGuard:
         self._set_alarm()
 
     async def spend(self, call: Callable[[], Awaitable[Any]], cost: float = 0) -> Any:
-        """Make the call if the budget allows it. With `counters`, all replicas share the budget."""
-        if self.counters is None:
-            return await self._spend(call, cost)
-        await self._reserve(self.counters, cost)
-        before = self.spent
-        try:
-            return await self._spend(call, cost, is_reserved=True)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._settle(self.counters, before)
+        """Make the call if the budget allows it."""
+        self.check_remaining()
+        self._charge("calls", 1)
+        return await self._make_call(call, cost)
 
-    async def _reserve(self, counters: SharedCounters, cost: float) -> None:
-        """Count a call in the database before it is made. Raise if a budget of the agent is used up there."""
-        known = {"calls": 1.0, "cost": cost}
-        reserved: list[tuple[str, float]] = []
-        for kind in KINDS:
-            if (limit := getattr(self.limits, kind)) is None:
-                continue
-            name, amount = self._counter(kind), known.get(kind, 0.0)
-            is_left, used = await anyio.to_thread.run_sync(counters.reserve, name, amount, limit)
-            self._spent[kind] = used
-            if not is_left:
-                for earlier in reserved:
-                    await anyio.to_thread.run_sync(counters.settle, earlier[0], -earlier[1])
-                raise self._budget_error(kind, "and the call was not made")
-            reserved.append((name, amount))
-            self._charge(kind, 0)
-
-    async def _settle(self, counters: SharedCounters, before: Mapping[Kind, float]) -> None:
-        """Count the time and the tokens that a call used, which were not known before it."""
-        spent = self.spent
-        for kind in ("time_seconds", "tokens"):
-            if getattr(self.limits, kind) is not None and (used := spent[kind] - before[kind]) > 0:
-                with suppress(StorageError):  # the call was made; what it used is lost with the database
-                    await anyio.to_thread.run_sync(counters.settle, self._counter(kind), used)
-
-    def _counter(self, kind: str) -> str:
-        return f"budget {self.agent} {kind}"
-
-    async def _spend(self, call: Callable[[], Awaitable[Any]], cost: float, *, is_reserved: bool = False) -> Any:
-        if not is_reserved:
-            self.check_remaining()
-            self._charge("calls", 1)
+    async def _make_call(self, call: Callable[[], Awaitable[Any]], cost: float) -> Any:
+        """Make a call that was counted. `cost` is charged when it has ended."""
         self._count_time()
         self._running.add(scope := anyio.CancelScope())
         self._set_alarm()
@@ -127,7 +90,7 @@ class BudgetGuard:
             self._count_time()
             self._running.discard(scope)
             self._set_alarm()
-            self._charge("cost", 0 if is_reserved else cost)
+            self._charge("cost", cost)
         if scope.cancelled_caught:
             raise self._budget_error("time_seconds", "and the call was cancelled")
         self._charge("tokens", self._count_tokens(value) if self.limits.tokens is not None else 0)
@@ -188,3 +151,49 @@ class BudgetGuard:
     def _cancel_all(self) -> None:
         for scope in self._running:
             scope.cancel()
+
+
+class SharedBudgetGuard(BudgetGuard):
+    """A budget that all replicas share, with `counters`."""
+
+    def __init__(self, limits: Limits, *, counters: SharedCounters, **options: Any) -> None:
+        super().__init__(limits, **options)
+        self._counters = counters
+
+    async def spend(self, call: Callable[[], Awaitable[Any]], cost: float = 0) -> Any:
+        await self._reserve(cost)
+        before = self.spent
+        try:
+            return await self._make_call(call, 0)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._settle(before)
+
+    async def _reserve(self, cost: float) -> None:
+        """Count a call in the database before it is made. Raise if a budget of the agent is used up there."""
+        amounts = {"calls": 1.0, "cost": cost}
+        reserved: list[tuple[str, float]] = []
+        for kind in KINDS:
+            if (limit := getattr(self.limits, kind)) is None:
+                continue
+            name = self._counter(kind)
+            amount = amounts.get(kind, 0.0)
+            is_left, used = await anyio.to_thread.run_sync(self._counters.reserve, name, amount, limit)
+            self._spent[kind] = used
+            if not is_left:
+                for earlier in reserved:
+                    await anyio.to_thread.run_sync(self._counters.settle, earlier[0], -earlier[1])
+                raise self._budget_error(kind, "and the call was not made")
+            reserved.append((name, amount))
+            self._charge(kind, 0)
+
+    async def _settle(self, before: Mapping[Kind, float]) -> None:
+        """Count the time and the tokens that a call used, which were not known before it."""
+        spent = self.spent
+        for kind in ("time_seconds", "tokens"):
+            if getattr(self.limits, kind) is not None and (used := spent[kind] - before[kind]) > 0:
+                with suppress(StorageError):  # the call was made; what it used is lost with the database
+                    await anyio.to_thread.run_sync(self._counters.settle, self._counter(kind), used)
+
+    def _counter(self, kind: str) -> str:
+        return f"budget {self.agent} {kind}"

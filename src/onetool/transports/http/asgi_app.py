@@ -12,7 +12,7 @@ from starlette.routing import Route, Router
 
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
-from onetool.state.storage import LastUseStorage, SharedCounters, StoredTokens, TokenStorage
+from onetool.state.storage import TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers
@@ -76,7 +76,7 @@ def build(
     """
     metrics = Metrics(app)
     sessions = BrowserSessions(
-        lambda: app.directories.user, issuers=lambda: app.settings.auth.issuers, remote=lambda: app.stores.remote
+        lambda: app.directories.user, lambda: app.stores, issuers=lambda: app.settings.auth.issuers
     )
     issuers = IssuerDirectory(app.log)
     jwts = JwtVerifier(lambda: app.settings.auth.issuers, issuers, app.log)
@@ -107,40 +107,22 @@ def build(
         accepted_tokens,
         log=app.log,
         allowed_hosts=allowed_hosts,
-        throttle=create_throttle(app),
+        throttle=AuthThrottle(lambda: app.stores.counters),
         limits=limits,
         sessions=sessions,
         jwts=jwts,
-        use=create_token_use(app),
+        use=TokenUse(lambda: app.stores.token_use),
         settings=lambda: app.settings.auth,
     )
 
 
 def create_live_tokens(app: OneTool) -> LiveTokens:
-    def get_stored() -> StoredTokens | None:
-        remote = app.stores.remote
-        return None if remote is None else remote.tokens
-
-    def is_invalid() -> bool:
-        return app.config_error is not None
-
-    return LiveTokens(lambda: app.loaded, app.environment, get_stored, is_invalid)
-
-
-def create_throttle(app: OneTool) -> AuthThrottle:
-    def get_shared() -> SharedCounters | None:
-        remote = app.stores.remote
-        return None if remote is None else remote.counters
-
-    return AuthThrottle(shared=get_shared)
-
-
-def create_token_use(app: OneTool) -> TokenUse:
-    def get_shared() -> LastUseStorage | None:
-        remote = app.stores.remote
-        return None if remote is None else remote.token_use
-
-    return TokenUse(lambda: app.directories.user, shared=get_shared)
+    return LiveTokens(
+        lambda: app.loaded,
+        app.environment,
+        lambda: app.stores.tokens,
+        is_invalid=lambda: app.config_error is not None,
+    )
 
 
 def _path_schemas() -> Mapping[str, JsonObject]:

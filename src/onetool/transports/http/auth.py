@@ -87,9 +87,9 @@ class AuthMiddleware:
         bind: Bind | None,
         tokens: Callable[[], TokenSet],
         *,
+        throttle: AuthThrottle,
         log: Log | None = None,
         allowed_hosts: Callable[[], Collection[str]] = tuple,
-        throttle: AuthThrottle | None = None,
         limits: Callable[[], RunLimits] = RunLimits,
         sessions: BrowserSessions | None = None,
         jwts: JwtVerifier | None = None,
@@ -97,7 +97,7 @@ class AuthMiddleware:
         settings: Callable[[], Auth] = Auth,
     ) -> None:
         self._inner, self._bind, self._tokens, self._allowed_hosts = inner, bind, tokens, allowed_hosts
-        self._bearer = BearerTokens(tokens, throttle or AuthThrottle(), jwts, use)
+        self._bearer = BearerTokens(tokens, throttle, jwts, use)
         self._body_limiter, self._log, self._sessions, self._settings = BodyLimiter(), log or Log(), sessions, settings
         self._open: dict[
             asyncio.Task[Any], tuple[RequestCredential, bool]

@@ -9,84 +9,48 @@ import os
 import time
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from onetool.errors import StorageError
+from onetool.state.memory import EndedSessions, MemoryCounters
 from onetool.state.sealing import KEY_BYTES, Sealer
-from onetool.state.storage import RemoteState
+from onetool.state.storage import Counters, EndedSessionStorage, State
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
 from onetool_child.json_types import JsonMapping, JsonObject
 
 KEY_NAME: Final = "browser sessions"
-MAX_USED: Final = 10_000
 USED: Final = "used sign-in "
 USED_SECONDS: Final = 3600.0  # longer than codes are valid
 
 
-class SessionMemory(Protocol):
-    """A memory of what must not be used again. `use` and `end` block."""
+class SessionMemory:
+    """A memory of what must not be used again."""
+
+    def __init__(
+        self, counters: Counters, ended: EndedSessionStorage, get_problem: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._counters = counters
+        self._ended = ended
+        self._get_problem = get_problem
 
     def use(self, identifier: str) -> bool:
-        """Return whether it is used for the first time."""
-        ...
+        """Return whether it is used for the first time. Blocks."""
+        return self._counters.take(USED + identifier, 1, USED_SECONDS) == 0
 
     def end(self, identifier: str, until: float) -> None:
-        """End a session that is valid until this time."""
-        ...
-
-    def has_ended(self, identifier: str) -> bool: ...
-    def check(self) -> None:
-        """Raise an ApiError if it is not known which sessions have ended."""
-        ...
-
-
-class LocalMemory:
-    """The memory of one server."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._used: dict[str, None] = {}
-        self._ended: dict[str, float] = {}
-
-    def use(self, identifier: str) -> bool:
-        is_first = identifier not in self._used
-        self._used[identifier] = None
-        while len(self._used) > MAX_USED:
-            del self._used[next(iter(self._used))]
-        return is_first
-
-    def end(self, identifier: str, until: float) -> None:
-        now = self._clock()
-        self._ended = {**{known: end for known, end in self._ended.items() if end > now}, identifier: until}
-
-    def has_ended(self, identifier: str) -> bool:
-        return identifier in self._ended
-
-    def check(self) -> None:
-        pass
-
-
-class SharedMemory:
-    """The memory of all replicas, in their store."""
-
-    def __init__(self, remote: RemoteState) -> None:
-        self._remote = remote
-
-    def use(self, identifier: str) -> bool:
-        return self._remote.counters.take(USED + identifier, 1, USED_SECONDS) == 0
-
-    def end(self, identifier: str, until: float) -> None:
-        self._remote.ended_sessions.end(identifier, until)
+        """End a session that is valid until this time. Blocks."""
+        self._ended.end(identifier, until)
 
     def has_ended(self, identifier: str) -> bool:
         try:
-            return identifier in self._remote.ended_sessions.list_all()
+            return identifier in self._ended.list_all()
         except StorageError:  # nobody knows which sessions have ended
             return True
 
     def check(self) -> None:
-        if (problem := self._remote.problem) is not None:
+        """Raise an ApiError if it is not known which sessions have ended."""
+        if (problem := self._get_problem()) is not None:
             raise ApiError("busy", f"cannot check sessions: {problem}", {"reason": STORE_AWAY})
 
 
@@ -101,12 +65,13 @@ class BrowserVault:
     @classmethod
     def create_local(cls, clock: Callable[[], float] = time.time) -> Self:
         """Return a vault of one server: a restart ends its sessions."""
-        return cls(os.urandom(KEY_BYTES), LocalMemory(clock), clock)
+        return cls(os.urandom(KEY_BYTES), SessionMemory(MemoryCounters(), EndedSessions(clock)), clock)
 
     @classmethod
-    def open_shared(cls, remote: RemoteState, clock: Callable[[], float] = time.time) -> Self:
-        """Return the vault of all replicas. Blocks on the database when it is opened for the first time."""
-        return cls(remote.load_key(KEY_NAME), SharedMemory(remote), clock)
+    def open_for(cls, state: State, clock: Callable[[], float] = time.time) -> Self:
+        """Return the vault of all servers with this state. Blocks when it is opened for the first time."""
+        memory = SessionMemory(state.counters, state.ended_sessions, lambda: state.problem)
+        return cls(state.load_key(KEY_NAME), memory, clock)
 
     def seal(self, kind: str, seconds: float, facts: JsonMapping) -> str:
         """Return the facts as text that only a server can read, and that is valid for this time."""

@@ -22,7 +22,7 @@ from starlette.requests import cookie_parser
 
 from onetool.config.model import Issuer
 from onetool.errors import ToolError
-from onetool.state.storage import RemoteState
+from onetool.state.storage import State
 from onetool.transports.http.browser_vault import BrowserVault
 from onetool.transports.http.credential import FindToken, RequestCredential, identify_issuer
 from onetool.util.one_time_codes import CODE_SECONDS, redeem_code
@@ -42,27 +42,28 @@ class BrowserSession:
 
 
 class BrowserSessions:
-    """The sessions of one server, or of all replicas of a store."""
+    """The sessions of one server, and those of all servers with its state."""
 
     def __init__(
         self,
         user: Callable[[], Path],
+        state: Callable[[], State],
         clock: Callable[[], float] = time.time,
         *,
         issuers: Callable[[], Iterable[Issuer]] = tuple,
-        remote: Callable[[], RemoteState | None] = lambda: None,
     ) -> None:
-        self._user, self._clock, self._issuers, self._remote = user, clock, issuers, remote
+        self._user = user
+        self._get_state = state
+        self._clock = clock
+        self._issuers = issuers
         self._local = BrowserVault.create_local(clock)
-        self._shared: tuple[RemoteState, BrowserVault] | None = None
+        self._shared: tuple[State, BrowserVault] | None = None
 
     def _open_vault(self) -> BrowserVault:
-        """Return the vault of sign-ins. Blocks on the database when it is used for the first time."""
-        remote = self._remote()
-        if remote is None:
-            return self._local
-        if self._shared is None or self._shared[0] is not remote:
-            self._shared = remote, BrowserVault.open_shared(remote, self._clock)
+        """Return the vault of sign-ins. Blocks when it is used for the first time."""
+        state = self._get_state()
+        if self._shared is None or self._shared[0] is not state:
+            self._shared = state, BrowserVault.open_for(state, self._clock)
         return self._shared[1]
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -152,14 +153,11 @@ class BrowserSessions:
         return None
 
     async def _list_vaults(self) -> list[BrowserVault]:
-        remote = self._remote()
-        if remote is None:
-            return [self._local]
-        if self._shared is not None and self._shared[0] is remote:
+        if self._shared is not None and self._shared[0] is self._get_state():
             return [self._local, self._shared[1]]
         try:
             return [self._local, await anyio.to_thread.run_sync(self._open_vault)]
-        except ToolError:  # no session of other replicas can be opened
+        except ToolError:  # the sessions of other servers cannot be opened
             return [self._local]
 
 

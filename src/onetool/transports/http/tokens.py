@@ -77,7 +77,7 @@ class LiveTokens:
         self,
         get_loaded: Callable[[], Loaded],
         env: Mapping[str, str],
-        stored: Callable[[], StoredTokens | None] = lambda: None,
+        stored: Callable[[], StoredTokens],
         is_invalid: Callable[[], bool] = lambda: False,
     ) -> None:
         self._get_loaded = get_loaded
@@ -120,11 +120,8 @@ class LiveTokens:
 
     def _make_set(self, tokens: Iterable[Token]) -> TokenSet:
         """Return the tokens of the settings with those of the store, which may revoke them."""
-        stored = self._stored()
-        if stored is None:
-            return TokenSet(tokens, self._env)
         try:
-            return TokenSet(stored.apply(tokens), self._env)
+            return TokenSet(self._stored().apply(tokens), self._env)
         except StorageError as error:
             message = f"cannot check tokens: {error.message}"
             raise ApiError("busy", message, {"reason": STORE_AWAY}) from None

@@ -25,7 +25,6 @@ from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs.questions import Question
-from onetool.state.sealing import load_key
 from onetool.stats.tokens import count_text_tokens, count_tokens
 from onetool.transports.fair_queue import FairQueue, QueueFull, turn
 from onetool.transports.logging_bridge import EventLog, forward_logging
@@ -130,9 +129,7 @@ class KeptKeyCodec:
 
     def _load(self) -> AESGCMRequestStateCodec:
         if self._codec is None:
-            file, remote = self._app.directories.private / "runs" / "request-state.key", self._app.stores.remote
-            key = load_key(file) if remote is None else remote.load_key("request state")
-            self._codec = AESGCMRequestStateCodec([key])
+            self._codec = AESGCMRequestStateCodec([self._app.stores.load_key("request state")])
         return self._codec
 
     def seal(self, payload: bytes) -> str:

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from onetool.errors import ToolError, ToolNotFound
 from onetool.runs.views import describe_run, describe_runs
-from onetool.state.stores import Stores
+from onetool.state.storage import State
 from onetool.stats import history
 from onetool.stats.details import StoredValues
 from onetool.stats.history import Position, RunFilter, RunWithValues
@@ -157,18 +157,18 @@ class RecordedRunHandlers:
 # --- sources -------------------------------------------------------------------------------------------------------
 
 
-def list_stores(api: Api, *, sees_all: bool) -> list[list[Stores]]:
+def list_stores(api: Api, *, sees_all: bool) -> list[list[State]]:
     """Return the stores with runs that may be shown: those of all applications for the owner.
 
     Applications that share a directory or a database are in one list.
     """
-    found: dict[str, list[Stores]] = {}
+    found: dict[str, list[State]] = {}
     for app in (api.app, *(api.list_neighbors() if sees_all else ())):
         found.setdefault(app.stores.recorder.database.place, []).append(app.stores)
     return list(found.values())
 
 
-async def read(api: Api, shared: list[Stores], function: Callable[..., T], *arguments: Any) -> T | None:
+async def read(api: Api, shared: list[State], function: Callable[..., T], *arguments: Any) -> T | None:
     """Read statistics after writing what is queued. Return None if that fails; the health check reports it."""
 
     def flush_and_read() -> T | None:
@@ -180,7 +180,7 @@ async def read(api: Api, shared: list[Stores], function: Callable[..., T], *argu
     return await api.run_in_thread(flush_and_read)
 
 
-def flush_all(shared: list[Stores]) -> None:
+def flush_all(shared: list[State]) -> None:
     for stores in shared:
         stores.recorder.flush()
 

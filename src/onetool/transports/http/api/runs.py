@@ -113,9 +113,8 @@ class RunHandlers:
 
     def _list_tokens(self) -> list[Token]:
         app = self._api.app
-        tokens, remote = app.settings.auth.tokens, app.stores.remote
         with suppress(ToolError):  # the database is away
-            return list(tokens) if remote is None else remote.tokens.apply(tokens)
+            return app.stores.tokens.apply(app.settings.auth.tokens)
         return []
 
 

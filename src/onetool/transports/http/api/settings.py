@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.config.contents import stamp_files
-from onetool.editing.edit_history import EditHistory
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.editing.secret_changes import plan_secret_use
 from onetool.editing.settings_editor import SettingsEditor
@@ -86,9 +85,8 @@ class SettingsHandlers:
 
     def _read_version(self) -> str:
         app = self._api.app
-        stored = None if app.stores.remote is None else app.stores.remote.settings.version()
-        recorded = EditHistory(app.directories.user).stamp  # an edit is recorded after its files are written
-        facts = (stamp_files(app.directories), recorded, stored, app.times_configured)
+        edited = app.stores.settings.version()  # an edit is recorded after its files are written
+        facts = stamp_files(app.directories), edited, app.times_configured
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     async def _stream(self, feed: Feed) -> None:

@@ -32,21 +32,18 @@ class SettingsEdits:
     def open_editor(self) -> SettingsEditor:
         """Return an editor of the current settings. Blocks with a store. Raise if they cannot be edited here."""
         self._check_editable()
-        if (remote := self.api.app.stores.remote) is not None:
-            remote.settings.refresh()
+        self.api.app.stores.settings.refresh()
         return self.open_reader()
 
     def open_reader(self) -> SettingsEditor:
         """Return an editor of the settings as they are known here."""
         app = self.api.app
-        storage = None if app.stores.remote is None else app.stores.remote.settings
-        return SettingsEditor(app.directories, app.environment, storage)
+        return app.stores.settings.open_editor(app.directories, app.environment)
 
     def find(self, section: str, name: str) -> SettingsItem:
         """Return an entry of the settings, without a value if a program passed them, or if they cannot be read."""
         app, stored = self.api.app, self.api.app.reader.get_stored()
-        is_known = app.stores.remote is None or (stored is not None and not stored.problem)
-        if not app.reader.has_files or not is_known:
+        if not app.reader.has_files or stored is None or stored.problem:
             return SettingsItem(section, name, app.directories.data, None)
         return self.open_reader().find(section, name)
 

@@ -117,7 +117,7 @@ class StatsHandlers:
         app, reasons = self._api.app, []
         if app.config_error is not None:
             reasons.append("invalid configuration (see GET /api/health)")
-        if (remote := app.stores.remote) is not None and remote.problem is not None:
+        if app.stores.problem is not None:
             reasons.append("the database of the store does not answer")
         sandbox = (await app.cells.probe(PROBE_SECONDS))["sandbox"]
         missing = [layer for layer in FULL_SANDBOX if layer not in sandbox.split("+")]

@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.config.settings_reader import config_files
 from onetool.editing.rights import explain_token_grant
 from onetool.errors import StorageError, ToolError, ToolNotFound
 from onetool.transports.http import identity
@@ -106,11 +105,11 @@ class TokenHandlers:
 
     def _open(self, actor: str = "") -> TokenChanges:
         app = self._api.app
-        return TokenChanges(app.directories, app.settings, config_files(app.loaded), app.stores.remote, actor, "http")
+        return TokenChanges(app.settings, app.stores, actor, "http")
 
     def _check_files(self) -> None:
         app = self._api.app
-        if app.stores.remote is None and not app.reader.has_files:
+        if not app.stores.tokens.can_change(has_settings_files=app.reader.has_files):
             raise ApiError("forbidden", "the program that embeds OneTool sets the tokens: they cannot be changed here")
 
     async def _change(self, change: Callable[[], T]) -> T:

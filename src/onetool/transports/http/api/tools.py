@@ -86,10 +86,7 @@ class ToolHandlers:
         return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found, version)))
 
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None, version: str) -> ToolPage:
-        key_file = self._api.app.directories.data / "cache" / "pages.key"
-        remote = self._api.app.stores.remote
-        load_key = None if remote is None else partial(remote.load_key, "pages")
-        tokens = self._tokens.setdefault(key_file, PageTokens(key_file, load_key))
+        tokens = PageTokens(partial(self._api.app.stores.load_key, "pages"))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
         place, size = tokens.read(query.page_token or None, pinned), query.page_size
         criteria = CatalogFilter(query.pack, query.kind, query.is_enabled)

@@ -1,0 +1,122 @@
+"""All kinds of state in files and SQLite databases of this machine. `State` of `onetool.state.storage` describes it."""
+
+import os
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onetool.backends.http_tool.rate_limit import SharedRateLimiter
+from onetool.bundles.paging import PageKey
+from onetool.core.bus.budget import BudgetGuard, Limits
+from onetool.llm.token_budget import TokenUsageFile
+from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
+from onetool.paths import Directories
+from onetool.proxy.definitions import ToolListCache
+from onetool.proxy.pins import Pins
+from onetool.results import Quota, ResultStore
+from onetool.results.blobs import Media
+from onetool.search import Search
+from onetool.snippets.saved_snippets import SavedSnippetFile
+from onetool.state.audit_file import AuditFile
+from onetool.state.base_state import BaseState
+from onetool.state.disabled_tools import Switches
+from onetool.state.last_use import LastUseFiles
+from onetool.state.memory import EndedSessions, MemoryCounters
+from onetool.state.no_jobs import NoJobs
+from onetool.state.notices import NoticeFiles
+from onetool.state.run_store import RunStore
+from onetool.state.sealing import KEY_BYTES, load_key
+from onetool.state.session_store import SessionStore
+from onetool.state.settings_files import SettingsFiles
+from onetool.state.storage import StateDescription
+from onetool.state.token_file import TokenFile
+from onetool.stats.database import StatisticsFile
+from onetool.stats.record import Recorder
+from onetool.stats.shapes import Shapes
+
+if TYPE_CHECKING:
+    from onetool.bundles import BundleStore
+    from onetool.config.model import Output
+
+
+class FileState(BaseState):
+    """The state in these directories. Opening it touches no disk; each kind creates its files when it first writes."""
+
+    problem: str | None = None
+    backup_note = ""
+
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+        self._data = directories.data
+        self.place = str(self._data)
+        statistics = StatisticsFile(self._data / "stats" / "stats.db")
+        self.recorder = Recorder(statistics)
+        self.shapes = Shapes(statistics)
+        self.search = Search(self._data / "cache")
+        self.runs = RunStore(directories.private)
+        self.sessions = SessionStore(directories.private)
+        self.snippets = SavedSnippetFile(directories.private)
+        self.disabled_tools = Switches(self._data)
+        self.pins = Pins(directories.private / "pins.json")
+        self.token_usage = TokenUsageFile(directories.user / "stats" / "llm.json")
+        self.credentials = CredentialStore(directories.user / CREDENTIALS)
+        self.token_use = LastUseFiles(directories.user)
+        self.tokens = TokenFile(directories)
+        self.settings = SettingsFiles(directories)
+        self.counters = MemoryCounters()
+        self.ended_sessions = EndedSessions()
+        self.jobs = NoJobs()
+
+    def describe(self) -> StateDescription:
+        return StateDescription({"store": "files", "directory": self.place}, [f"files in {self.place}"])
+
+    def start(self) -> None:
+        """Do nothing: each kind looks for changes when it is read."""
+
+    def wait(self, _seconds: float) -> bool:
+        return True
+
+    def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
+        """Do nothing: files have no replicas."""
+
+    @cached_property
+    def _keys(self) -> dict[str, Callable[[], bytes]]:
+        session_key = os.urandom(KEY_BYTES)  # the sessions of browsers end with this process
+        return {
+            "request state": partial(load_key, self._directories.private / "runs" / "request-state.key"),
+            "pages": PageKey(self._data / "cache" / "pages.key").load,
+            "browser sessions": lambda: session_key,
+        }
+
+    def load_key(self, name: str) -> bytes:
+        return self._keys[name]()
+
+    def results(self, output: "Output") -> ResultStore:
+        quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
+        return ResultStore(self._data / "tmp", output.result_ttl, output.preview_lines, quota=quota)
+
+    def media(self, output: "Output") -> Media:
+        return Media(self._data / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
+
+    def notices(self, max_file_bytes: int) -> NoticeFiles:
+        return NoticeFiles(self._data, max_file_bytes)
+
+    def audit(self, file: Path, redact: Callable[[str], str]) -> AuditFile:
+        return AuditFile(file, redact)
+
+    def tool_lists(self, redact: Callable[[str], str]) -> ToolListCache:
+        return ToolListCache(self._data / "cache", redact)
+
+    def bundles(self, directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
+        from onetool.bundles import BundleStore
+        from onetool.bundles.usage import UsageCounts
+
+        usage = UsageCounts(self.recorder.database)
+        return BundleStore(directory, max_tools=max_tools, builtin=builtin, usage=usage)
+
+    def call_rates(self, directory: Path) -> SharedRateLimiter:
+        return SharedRateLimiter(directory / ".usage" / "rates.db")
+
+    def guard_budget(self, limits: Limits, **options: Any) -> BudgetGuard:
+        return BudgetGuard(limits, **options)

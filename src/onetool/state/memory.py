@@ -1,0 +1,64 @@
+"""State that ends with its process: counters, and sessions of browsers that have ended."""
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from typing import Final
+
+from onetool.errors import ToolError
+from onetool.util.problem import Problem
+
+MAX_NAMES: Final = 20_000  # of counters; clients choose some of them
+
+
+class MemoryCounters:
+    """Counters of one process. With too many names, the least recent ones are forgotten."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def take(self, name: str, limit: int, seconds: float) -> float:
+        with self._lock:
+            now = self._clock()
+            times = self._times.pop(name, None) or deque()
+            while times and times[0] <= now - seconds:
+                times.popleft()
+            is_left = len(times) < limit
+            if is_left:
+                times.append(now)
+            if times:
+                self._times[name] = times
+            if len(self._times) > MAX_NAMES:
+                self._times.popitem(last=False)
+        if is_left:
+            return 0.0
+        return max(0.001, times[0] + seconds - now) if times else seconds
+
+    def count(self, name: str, seconds: float) -> int:
+        with self._lock:
+            oldest = self._clock() - seconds
+            return sum(at > oldest for at in self._times.get(name, ()))
+
+    def reset(self, _prefix: str) -> int:
+        raise ToolError("the state is in files", hint="restart the servers: they count budgets in memory")
+
+
+class EndedSessions:
+    """Sessions of browsers that have ended before they expired, by ID."""
+
+    problem: Problem | None = None
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._ended: dict[str, float] = {}
+
+    def end(self, identifier: str, until: float) -> None:
+        now = self._clock()
+        self._ended = {name: end for name, end in self._ended.items() if end > now}
+        self._ended[identifier] = until
+
+    def list_all(self) -> Collection[str]:
+        return self._ended.keys()

@@ -1,0 +1,33 @@
+"""Jobs of queues without a database: every call is rejected."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from onetool.extensions.queue_backend import make_store_error
+from onetool.state.storage import JobRequest, JobStatus, QueueStatus
+from onetool.util.problem import Problem
+
+
+class NoJobs:
+    """Queues need a database, which workers on other machines can reach."""
+
+    def find_problems(self, queues: Mapping[str, str], /) -> Iterator[Problem]:
+        return (Problem.of(make_store_error(pack)) for pack in queues)
+
+    def watch(self, _job: str, _listener: Callable[[], object], /) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def defer(self, request: JobRequest, /) -> bool:
+        raise make_store_error(request.pack)
+
+    def read(self, _job: str, _after: int, /) -> JobStatus:
+        return JobStatus("lost")
+
+    def cancel(self, job: str, /) -> None:
+        """Do nothing: there is no job."""
+
+    def forget(self, job: str, /) -> None:
+        """Do nothing: there is no job."""
+
+    def list_queues(self, _names: Collection[str] = (), /) -> list[QueueStatus]:
+        return []
