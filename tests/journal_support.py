@@ -11,22 +11,25 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from onetool.config.model import Agent, Approvals
+from tests.runs_support import open_runs
+
+from onetool.config.model import Agent
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Effect, ToolContext
-from onetool.core.policy.rules import Policy
+from onetool.core.context import Caller, Effect, ToolContext
+from onetool.logging import Log
+from onetool.runner.answer import Answer
 from onetool.runs.gate import Gate
-from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.runs import DurableOutcome, Runs
+from onetool.runs.model import CallState, Decision, DurableCall, Grant, RunState
+from onetool.runs.runs import Runs
 from onetool.state.run_store import RunStore
 
 WRITES = frozenset({"put_run", "write_calls", "set_state", "decide", "resolve", "claim"})
-OPEN = Policy.from_settings(Agent(policy="open"))
-ASK_WRITES = Policy.from_settings(Agent(policy="ask-writes"))
+OPEN = Agent(policy="open")
+ASK_WRITES = Agent(policy="ask-writes")
 REJECTED = 0  # the person rejects writes of this value
 PLACE = {"via": "cli", "transport": "cli"}  # where the person answers
 SECONDS = 10.0  # for one process
@@ -126,11 +129,39 @@ def encode(params: Mapping[str, Any]) -> str:
     return json.dumps(params, sort_keys=True, separators=(",", ":"))
 
 
+class ProgramRuns(Runs):
+    """Runs whose code is a `Program` as JSON, which is executed without a cell."""
+
+    async def execute(self, gate: Gate) -> Answer:
+        """Execute a program. Arguments contain earlier results, so that other results would be other calls."""
+        context, after = ToolContext(gate=gate), ""
+        for group in json.loads(gate.record.code):
+            calls = (
+                self._bus.call_tool(f"fake.{name}", {"value": value, "after": after}, context) for name, value in group
+            )
+            results = await asyncio.gather(*calls)
+            after = "; ".join(str(result.value if result.ok else type(result.error).__name__) for result in results)
+        return Answer((after,), load_value=lambda: after)
+
+
+class Ear(Log):
+    """A log that passes on which runs wait."""
+
+    def __init__(self, on_waiting: Callable[[str], object]) -> None:
+        super().__init__()
+        self._on_waiting = on_waiting
+
+    def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
+        super().event(name, level=level, **fields)
+        if name == "run.waiting":
+            self._on_waiting(fields["run"])
+
+
 class Process:
     """One process. `start` begins a run and `resume` continues it; both return its state, or None if it was killed."""
 
-    def __init__(self, world: World, store: MortalStore, chance: random.Random, policy: Policy = ASK_WRITES) -> None:
-        self._policy, self._world, self._store, self._chance = policy, world, store, chance
+    def __init__(self, world: World, store: MortalStore, chance: random.Random, agent: Agent = ASK_WRITES) -> None:
+        self._agent, self._world, self._store, self._chance = agent, world, store, chance
         self._answering = asyncio.Lock()
         self._bus = ToolBus()
         for name, effect in (("read", Effect.READ), ("write", Effect.WRITE), ("put", Effect.WRITE)):
@@ -146,14 +177,8 @@ class Process:
         loop, dead = asyncio.get_running_loop(), asyncio.Event()
         loop.set_exception_handler(lambda *_: None)  # of tasks that the end of the process stops
         self._store.on_death = lambda: loop.call_soon_threadsafe(dead.set)
-        self._runs = Runs(self._execute)
-        policy = self._policy, frozenset({"cli"})
-        self._runs.configure(
-            *(self._store, Approvals(), "here"),
-            get_policy=lambda _: policy,
-            is_revoked=lambda _: False,
-            on_event=self._hear,
-        )
+        log = Ear(lambda run_id: asyncio.ensure_future(self._answer(run_id)))
+        self._runs = open_runs(self._store, self._bus, self._agent, kind=ProgramRuns, log=log)
         work = asyncio.ensure_future(self._resume(run_id) if program is None else self._start(run_id, program))
         ending = asyncio.ensure_future(dead.wait())
         done, _ = await asyncio.wait({work, ending}, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -166,31 +191,16 @@ class Process:
         return RunState.DONE if found is None else found.state  # a run without effects is not stored
 
     async def _start(self, run_id: str, program: Program) -> None:
-        gate = self._runs.open_gate("default", run_id.removeprefix("r_"), "run", hold=SECONDS)
         code = json.dumps([[[call.tool, call.value] for call in group] for group in program])
-        gate.record = replace(gate.record, code=code)
-        await self._runs.run(gate, partial(self._execute, gate.record, gate), lambda outcome: outcome)
+        correlation_id = run_id.removeprefix("r_")
+        gate = self._runs.open_gate(Caller(), "run", correlation_id=correlation_id, code=code, hold=SECONDS)
+        await self._runs.run_in_task(gate, self._runs.execute(gate))
 
     async def _resume(self, run_id: str) -> None:
         await self._answer(run_id)
         await self._runs.wait_for_end(run_id, "default", "", SECONDS)
 
-    async def _execute(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
-        """Execute a program. Arguments contain earlier results, so that other results would be other calls."""
-        context, after = ToolContext(gate=gate), ""
-        for group in json.loads(record.code):
-            calls = (
-                self._bus.call_tool(f"fake.{name}", {"value": value, "after": after}, context) for name, value in group
-            )
-            results = await asyncio.gather(*calls)
-            after = "; ".join(str(result.value if result.ok else type(result.error).__name__) for result in results)
-        return DurableOutcome((after,), after)
-
     # --- the person ---------------------------------------------------------------------------------------------------
-
-    def _hear(self, event: str, **fields: Any) -> None:
-        if event == "run.waiting":
-            asyncio.ensure_future(self._answer(fields["run"]))  # noqa: RUF006 - its effects are what counts
 
     async def _answer(self, run_id: str) -> None:
         async with self._answering:

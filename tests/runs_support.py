@@ -1,4 +1,4 @@
-"""Stored runs, and people who answer in a terminal, for tests of approvals."""
+"""Stored runs, applications that run no code, and people who answer in a terminal, for tests of approvals."""
 
 import hashlib
 import json
@@ -10,12 +10,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from onetool.state.stores import Stores
 from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 
+from onetool.config.model import Agent, Settings
+from onetool.config.settings_reader import wrap_settings
+from onetool.core.agents import Agents
+from onetool.core.bus.bus import ToolBus
+from onetool.logging import Log
+from onetool.runner.answer import Presenter
+from onetool.runner.cells import CellLimits, Cells
+from onetool.runner.runner import Runner
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.runs.runs import Runs
 from onetool.state.run_store import RunStore
+from onetool.util.redact import Redactor
 
 # The first terminal that the leader of a session opens becomes its controlling terminal.
+NOWHERE = Path("/nowhere")  # a data directory in which nothing is stored
 IN_TERMINAL = ("/bin/sh", "-c", 'exec 3<>"$0"; exec "$@"')
 
 
@@ -44,6 +56,38 @@ def store_run(folder: Path, *calls: DurableCall, run_id: str = "", **fields: Any
     store.put_run(DurableRunRecord(run_id, code=code, started=now, expires=now + 3600, **given), calls)
     store.close()
     return run_id
+
+
+def open_runs(
+    store: Any,
+    bus: ToolBus,
+    agent: Agent,
+    *,
+    kind: type[Runs] = Runs,
+    log: Log | None = None,
+    **options: Any,
+) -> Runs:
+    """Return the runs of an application without settings files and tools, whose cells are never started."""
+    settings = Settings(agents={"default": agent})
+    loaded = wrap_settings(settings, NOWHERE)
+    agents = Agents(lambda *_: None)
+    agents.configure(loaded, {})
+    redact = Redactor()
+    stores = Stores.open(NOWHERE, NOWHERE, remote=None, scope="")
+    presenter = Presenter(settings.output, stores.results(settings.output), redact)
+    runner = Runner(bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=stores.snippets)
+    runs = kind(bus, agents)
+    runs.configure(
+        *(loaded, runner, store, stores.media(settings.output)),
+        redact=redact,
+        log=log or Log(),
+        error=None,
+        environment={},
+        is_revoked=lambda _: False,
+        record_decision=lambda **_: None,
+        **options,
+    )
+    return runs
 
 
 def read_states(folder: Path, run_id: str) -> list[str]:

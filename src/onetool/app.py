@@ -6,17 +6,13 @@ expect a run call `warm_up`.
 """
 
 import asyncio
-import json
 import os
-import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -34,10 +30,9 @@ from onetool.config.settings_reader import (
 )
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import ToolContext
+from onetool.core.context import Caller, ToolContext
 from onetool.core.registry import Registry
-from onetool.core.render import render
-from onetool.errors import ConfigError, SignInRequired, ToolError, describe
+from onetool.errors import ConfigError, SignInRequired, ToolError
 from onetool.extensions.environments import make_worker_environment
 from onetool.extensions.packs import Extensions
 from onetool.llm import LanguageModel
@@ -50,16 +45,12 @@ from onetool.paths import FOLDER, Directories, extension_files
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import UpstreamServices
 from onetool.runner.answer import Answer
-from onetool.runner.cells import MEASURES_WORK, Cells, CellSource
-from onetool.runner.fence_processor import strip
-from onetool.runner.isolation import describe_interpreter, find_isolation_problem
-from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool.runner.cells import Cells, CellSource
+from onetool.runner.run_output import RunOutput
 from onetool.runner.tool_loader import load_builtin_tools
-from onetool.runs.gate import Gate
-from onetool.runs.model import DurableCall, DurableRunRecord
-from onetool.runs.notifier import ApprovalNotifier
-from onetool.runs.replay import ReplayGate
-from onetool.runs.runs import DurableOutcome, Runs
+from onetool.runs.model import DurableRunRecord
+from onetool.runs.questions import Approver
+from onetool.runs.runs import Runs
 from onetool.runs.starters import is_revoked
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
@@ -67,29 +58,23 @@ from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
 from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
 from onetool.state.storage import MediaStorage, ResultStorage, State
-from onetool.telemetry import Notices, Telemetry
+from onetool.telemetry import Telemetry
 from onetool.util.background_tasks import BackgroundTasks
-from onetool.util.invisible import escape_invisible
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
 from onetool.util.running_servers import list_servers
 from onetool.util.shared_flight import SharedFlight
 from onetool.util.text import quote
-from onetool_child.data import as_data
 
 if TYPE_CHECKING:
     from onetool.checks import Checks
-    from onetool.core.system import System
     from onetool.shared_processes import SharedProcesses
-    from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.stats.summary import StatsSummary
 
 __all__ = ["OneTool", "examine_settings", "read_settings"]
 
-WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 STORE_SECONDS = 5.0  # to wait for the database when the application is opened
 RELOADED = "OK: Configuration reloaded"
-LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WARNING"}  # of MCP; others are errors
 
 
 class OneTool:
@@ -122,14 +107,12 @@ class OneTool:
         self._state: Parts | None = None
         self.times_configured = 0
         self.times_fixed = 0  # what health reports as fixable
-        self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
         self.agents = Agents(self._warn)
         self.llm = LanguageModel(self._own_ports)
         self.sign_ins = SignIns(self._own_ports)
-        self._notifier = ApprovalNotifier(self._own_ports)
-        self.runs = Runs(self._run_again)
         self.bus = ToolBus(get_cost=self.agents.get_cost)
-        self._telemetry, self._notices = Telemetry(self.bus.events, self.agents.get_cost), Notices()
+        self.runs = Runs(self.bus, self.agents, self, self._own_ports)
+        self._telemetry = Telemetry(self.bus.events, self.agents.get_cost)
         registered, registry = self.bus.registered, self.bus.registry
 
         def log_event(*event: Any, **fields: Any) -> None:
@@ -212,14 +195,13 @@ class OneTool:
         loaded, error = await anyio.to_thread.run_sync(self.reader.read_first)
         self._configure(loaded, error)
         await self._join_store()
-        self._notices.general = self.problems
+        self.runs.notices.general = self.problems
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._retiring.cancel()
         state = self._require_state()
         await self.runs.close()
-        await self._notifier.close()
         await state.cells.__aexit__(None, None, None)
         await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close(), self.llm.close())
         await self.sign_ins.close()
@@ -240,19 +222,17 @@ class OneTool:
         self.agents.configure(loaded, state.projects, state.stores.guard_budget)
         self.llm.configure(loaded, state.redact, state.stores.token_usage)
         self.sign_ins.configure(loaded, state.stores.credentials)
-        private = loaded.settings.http.allow_private_addresses
-        self._notifier.configure(
-            loaded.settings.approvals.notify, state.redact, log, self.environment, allow_private_addresses=private
-        )
         self.runs.configure(
+            loaded,
+            state.runner,
             state.stores.runs,
-            loaded.settings.approvals,
-            str(loaded.directories.working_dir),
-            python=describe_interpreter(state.cells.isolation["cells"]),
-            keeps_cells=MEASURES_WORK,
-            get_policy=self.agents.get_policy,
+            state.media,
+            redact=state.redact,
+            log=log,
+            error=error,
+            environment=self.environment,
             is_revoked=self._is_revoked,
-            on_event=self._record_decision,
+            record_decision=state.audit.decision,
         )
         self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.stores.disabled_tools
         for source in self.registry.sources:
@@ -282,112 +262,13 @@ class OneTool:
         command: object,
         *,
         agent: str = "default",
+        caller: Caller | None = None,
         output: RunOutput | None = None,
         preset_format: str | None = None,
         meta: Mapping[str, Any] | None = None,
-        is_owner: bool = False,
-        token_id: str = "",
-        actor: str = "",
-        client: str = "",
-        session: str = "",
     ) -> Answer:
-        """Run a command and return the answer for the client; `meta` is the metadata of the request."""
-        state = self._require_state()
-        if state.error is not None and not _works_without_settings(command):
-            return Answer(
-                (escape_invisible(f"invalid settings; nothing runs until they are fixed:\n{state.error}"),),
-                is_error=True,
-                error="config_error",
-            )
-        output = output or RunOutput(keeps_value=True)
-        try:
-            context = self.context(
-                agent,
-                output,
-                meta,
-                is_owner=is_owner,
-                token_id=token_id,
-                actor=actor,
-                client=client,
-                session=session,
-                kind="run",
-            )
-        except ToolError as error:
-            return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        gate: Gate = context.gate
-        gate.record = replace(gate.record, code=command if isinstance(command, str) else "", format=preset_format)
-        work = partial(self._run_once, command, context, output, preset_format, session)
-        if not gate.is_replayable:
-            return await work()
-        try:
-            answer = await self.runs.run(gate, work, _to_outcome)
-        except ToolError as error:  # a person stopped the run
-            return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
-        if answer is None:
-            output.channel.listener = None
-            return Answer((self.runs.describe_pause(gate),), is_paused=True)
-        return answer
-
-    async def _run_once(
-        self, command: object, context: ToolContext, output: RunOutput, preset_format: str | None, session: str = ""
-    ) -> Answer:
-        state = self._require_state()
-        with self._telemetry.run(context, output, command) as outcome:
-            try:
-                answer = outcome.answer = await state.runner.run(command, context, output, preset_format)
-            finally:
-                if not context.gate.is_replayable:
-                    self.runs.finish_later(
-                        context.gate, "cancelled" if outcome.answer is None else outcome.answer.error
-                    )
-        unisolated = find_isolation_problem(state.cells.isolation["sandbox"], self.settings.execution.isolation)
-        if unisolated is not None and unisolated not in self._notices.general:
-            self._notices.general = (*self._notices.general, unisolated)
-        notices = (*self._notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in output.notices))
-        return replace(answer, blocks=(*map(state.redact, notices), *answer.blocks)) if notices else answer
-
-    async def plan(self, code: str, context: ToolContext) -> dict[str, Any]:
-        """Return what the code would do. Only tools that read are called.
-
-        An agent has one plan at a time, so that it takes one cell more than its runs. Waiting counts as time of
-        the caller, and the plan gets half of the memory that the run does not use.
-        """
-        from onetool.runner.planning import plan, reject_nested
-
-        reject_nested(context)
-        async with self._plan_turns[context.agent_id]:
-            return await plan(self._require_state().runner, code, context, self.redact.redact_data)
-
-    async def replay(
-        self, record: DurableRunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext
-    ) -> Answer:
-        """Run code with the recorded answers of a run, and return its answer. No tool is called."""
-        gate = ReplayGate.from_record(record, calls)
-        output = RunOutput(keeps_value=True)
-        return await self._require_state().runner.run(code, replace(context, gate=gate), output, record.format)
-
-    async def save_snippet(self, name: str, description: str, run_id: str, context: ToolContext) -> "SavedSnippet":
-        """Save a run that worked as a snippet of its agent."""
-        from onetool.runner.snippet_saver import SnippetSaver
-
-        state = self._require_state()
-        saver = SnippetSaver(state.runner, self.runs, state.stores.snippets, state.redact)
-        return await saver.save(name, description, run_id, context)
-
-    async def _run_again(self, record: DurableRunRecord, gate: Gate) -> DurableOutcome:
-        """Execute a run of an ended process again, or make its call."""
-        output = RunOutput(keeps_value=True)
-        context = self.context(
-            record.agent, output, token_id=record.token_id, actor=record.actor, client=record.client, gate=gate
-        )
-        if record.kind == "run":
-            return _to_outcome(await self._run_once(record.code, context, output, record.format))
-        call = json.loads(record.code)
-        context = replace(context, account=call.get("account", ""))
-        result = await self.bus.call_tool(call["tool"], call["arguments"], context)
-        if result.error is not None:
-            return DurableOutcome(error=describe(result.error))
-        return DurableOutcome((render(as_data(result.value)),), as_data(result.value))
+        """Run a command as this agent or caller, and return the answer. `meta` is the metadata of the request."""
+        return await self.runs.run(command, caller or Caller(agent), output, preset_format, meta)
 
     def run_sync(self, command: object, *, agent: str = "default") -> Answer:
         """Run a command and wait for the answer, in a program without an event loop."""
@@ -411,71 +292,12 @@ class OneTool:
         output: RunOutput | None = None,
         meta: Mapping[str, Any] | None = None,
         *,
-        is_owner: bool = False,
-        token_id: str = "",
-        actor: str = "",
-        client: str = "",
-        session: str = "",
-        kind: Literal["run", "call"] = "call",
+        caller: Caller | None = None,
+        ask: Approver | None = None,
         hold: float = 0.0,
-        gate: Gate | None = None,
     ) -> ToolContext:
-        """Return the context for a run of this agent, or for one call.
-
-        `session` identifies the session of the client. A call outside of a run waits for `hold` seconds for a person.
-        """
-        self.registry.apply_switches()
-        system: System = self
-        channel = output.channel if output else ClientChannel()
-        correlation_id = gate.id.removeprefix("r_") if gate is not None else os.urandom(16).hex()
-        if gate is None:
-            ask = channel.approve
-            hold = self.settings.approvals.wait if kind == "run" else hold
-            identity = {"token_id": token_id, "actor": actor, "client": client, "session": session}
-            gate = self.runs.open_gate(agent, correlation_id, kind, **identity, ask=ask, hold=hold)
-            gate.is_direct = kind == "call"
-        return ToolContext(
-            **self.agents.context_fields(agent),
-            working_dir=self._require_state().loaded.directories.working_dir,
-            correlation_id=correlation_id,
-            gate=gate,
-            bus=self.bus,
-            system=system,
-            on_progress=partial(self._report_progress, output) if output else None,
-            on_log=partial(self._log_message, channel),
-            on_ask=channel.ask,
-            get_settings=self._get_pack_settings,
-            store_media=lambda data, mime_type: self.media.put(data, mime_type, agent, token_id),
-            on_foreign_value=output.record_foreign if output else None,
-            is_untrusted=(lambda: output.is_untrusted) if output else None,
-            notice=output.notify if output else None,
-            ask_client=channel.ask_client,
-            metadata={"_meta": meta} if meta else {},
-            is_owner=is_owner,
-            token_id=token_id,
-            actor=actor,
-            client=client,
-        )
-
-    def _record_decision(self, name: str, **fields: Any) -> None:
-        """Log an event of a durable run. Decisions of people are also audited, and people learn that calls wait."""
-        self.log.event(name, **fields)
-        if name == "run.waiting":
-            self._notifier.notify(fields["run"], fields["agent"], fields["text"])
-        if "by" in fields:
-            self.audit.decision(**fields)
-
-    def _get_pack_settings(self, pack: str) -> Mapping[str, Any]:
-        found = self.settings.tools.get(pack)
-        return found.options if found is not None else {}
-
-    def _report_progress(self, output: RunOutput, text: str, *numbers: float | None) -> None:
-        output.report_progress(self.redact(text), *numbers)
-
-    def _log_message(self, channel: ClientChannel, message: str, level: str) -> None:
-        self.log.event("tool.log", level=LOG_LEVELS.get(level, "ERROR"), text=message)
-        if channel.log is not None:
-            channel.log(message, level)
+        """Return the context for calls of this agent or caller. A call waits for `hold` seconds for a person."""
+        return self.runs.open_context(caller or Caller(agent), output, meta, ask=ask, hold=hold)
 
     def warm_up(self) -> None:
         """Start a cell before the first run. Returns immediately."""
@@ -483,7 +305,7 @@ class OneTool:
 
     def _warn(self, agent: str, text: str) -> None:
         """Add a notice for the agent and log a warning."""
-        self._notices.add(agent, text)
+        self.runs.notices.add(agent, text)
         self.log.event("warning", level="WARNING", agent=agent, text=text)
 
     # --- the System protocol of onetool.core.system -------------------------------------------------------------------
@@ -696,17 +518,3 @@ class OneTool:
         from onetool.checks import Checks
 
         return Checks(self.registry, self.extensions, self.servers, self.bundles, self.reader)
-
-
-def _to_outcome(answer: Answer) -> DurableOutcome:
-    error = None if answer.make_exception is None else describe(answer.make_exception())
-    if answer.is_error and error is None:
-        error = {"type": answer.error, "class": ToolError.__name__, "message": answer.text}
-    return DurableOutcome(answer.blocks, None if error else answer.value, error, answer.media)
-
-
-def _works_without_settings(command: object) -> bool:
-    try:
-        return isinstance(command, str) and WORKS_WITHOUT_SETTINGS.fullmatch(strip(command)) is not None
-    except ToolError:
-        return False

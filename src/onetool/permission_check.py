@@ -10,7 +10,7 @@ from onetool.config.model import Agent
 from onetool.core.agents import DEFAULT
 from onetool.core.bus.authorize import authorize, choose_account, required_permissions
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
-from onetool.core.context import Permission
+from onetool.core.context import Caller, Permission
 from onetool.core.policy.effects import describe_effects
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Choice, Policy
@@ -70,7 +70,7 @@ class PermissionCheck:
     def __init__(self, app: OneTool, name: str, draft: Agent | None = None) -> None:
         self._app, known = app, app.settings.agents
         agent = draft or known.get(name)
-        self._context = app.context(name if name in known else DEFAULT if draft else name, is_owner=True)
+        self._context = app.context(caller=Caller(name if name in known or not draft else DEFAULT, is_owner=True))
         assert agent is not None  # otherwise, the line above has raised
         self._context = replace(
             self._context,

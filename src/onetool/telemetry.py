@@ -3,65 +3,29 @@
 Each listener subscribes separately, so that an error in one does not affect the others.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from onetool.core.bus.events import RUN, CallFinished, Events, RunFinished, RunStarted
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
 from onetool.logging import Log
-from onetool.runner.answer import Answer
-from onetool.runner.run_output import RunOutput
 from onetool.state.audit import AuditLog
 from onetool.state.storage import State
 from onetool.stats.details import (
-    MARGIN_CHARS,
     MAX_CALLS,
-    MAX_VALUE_BYTES,
     DetailRecord,
     FailureRecord,
     describe,
     encode_value,
 )
 from onetool.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
-from onetool.stats.tokens import BYTES_PER_TOKEN, count_text_tokens, count_tokens
+from onetool.stats.tokens import BYTES_PER_TOKEN, count_tokens
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.raw_json import RawJson
 
 ALREADY_COUNTED = {"ot.load", "ot.result"}  # their results were counted when they were created
-
-
-MAX_CHARS = MAX_VALUE_BYTES + MARGIN_CHARS  # of a value, before it is redacted
 MAX_ERROR_CHARS = 20_000  # of an error message, before it is redacted
-MAX_SESSIONS = 1000  # that are known to have seen the notices
-
-
-class Notices:
-    """Notices for the next response: each session sees general ones once; those for an agent only that agent sees."""
-
-    def __init__(self) -> None:
-        self.general: tuple[object, ...] = ()
-        self._informed: dict[str, None] = {}  # sessions that have seen the general notices
-        self._by_agent: dict[str, list[str]] = {}
-
-    def add(self, agent: str, text: str) -> None:
-        self._by_agent.setdefault(agent, []).append(text)
-
-    def take(self, agent: str, session: str) -> list[str]:
-        general = () if session in self._informed else self.general
-        if general:
-            self._informed[session] = None
-            if len(self._informed) > MAX_SESSIONS:
-                self._informed.pop(next(iter(self._informed)))
-        return [f"Note: {notice}" for notice in (*general, *self._by_agent.pop(agent, ()))]
-
-
-class RunOutcome:
-    """The outcome of a run; a run without an answer was cancelled."""
-
-    answer: Answer | None = None
 
 
 @dataclass(slots=True)
@@ -89,21 +53,6 @@ class Telemetry:
     def configure(self, log: Log, audit: AuditLog, stores: State) -> None:
         """Use these logs and stores from now on."""
         self._log, self._audit, self._stores = log, audit, stores
-
-    @contextmanager
-    def run(self, context: ToolContext, output: RunOutput, command: object) -> Iterator[RunOutcome]:
-        """Report the start and the end of a run."""
-        outcome, at, started = RunOutcome(), time.time(), time.perf_counter()
-        call_id = self._events.start_run(context, command)
-        try:
-            yield outcome
-        finally:
-            answer = outcome.answer
-            error = "cancelled" if answer is None else answer.error
-            tokens = 0 if answer is None else sum(map(count_text_tokens, answer.blocks))
-            seconds, calls = time.perf_counter() - started, len(output.calls)
-            fields = call_id, context, seconds, error, calls, tokens, output.channel.request_id, at
-            self._events.emit(RunFinished(*fields, *_split_answer(answer, output)))
 
     def begin_session(
         self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
@@ -208,15 +157,6 @@ class Telemetry:
             first = message.partition("\n")[0]
             add(FailureRecord(context.agent_id, context.actor, RUN, error, first, run_id, redact, event.at))
         add(DetailRecord(run_id, 0, redact, event.printed, None, result, message, event.at))
-
-
-def _split_answer(answer: Answer | None, output: RunOutput) -> tuple[str | None, str | None]:
-    """Return the printed output and the value or error, as the client sees them."""
-    if answer is None:
-        return None, None
-    blocks = list(answer.blocks)
-    printed = blocks.pop(0)[:MAX_CHARS] if output.printed_bytes and len(blocks) > 1 else None
-    return printed, "\n".join(blocks)[:MAX_CHARS]
 
 
 def _add_origin(run: RunRecord, context: ToolContext) -> RunRecord:

@@ -44,7 +44,7 @@ async def _replay(code: str, calls: Sequence[Mapping[str, Any]], seed: str, star
             for name in {python_name(call.tool) for call in recorded}:
                 if app.registry.get(name) is None:
                     app.bus.register_tool(_make_placeholder(), name=name)
-            answer = await app.replay(run, recorded, code, app.context())
+            answer = await app.runs.replay(run, recorded, code, app.context())
             return answer.unwrap()
 
 

@@ -18,10 +18,10 @@ from tests.support import PROGRAM, configure, environment, eventually, run_cli
 from onetool import tool
 from onetool.config.model import ApprovalNotice
 from onetool.logging import Log
+from onetool.runner.isolation import PYTHON
 from onetool.runs import notifier
 from onetool.runs.model import CallState, RunState
 from onetool.runs.notifier import ENVIRONMENT
-from onetool.runs.runs import PYTHON
 from onetool.state.run_store import RunStore
 from onetool.transports.http.tokens import hash_token
 from onetool.util.redact import Redactor

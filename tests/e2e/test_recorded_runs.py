@@ -15,8 +15,8 @@ from tests.runs_support import answer_in_terminal, make_call, store_run
 from tests.support import App, configure, connect, environment, run_cli
 
 from onetool.errors import ToolError
+from onetool.runner.isolation import PYTHON
 from onetool.runs.model import CallState, RunState
-from onetool.runs.runs import PYTHON
 from onetool.snippets.parameters import make_template
 
 CODE = """\
@@ -248,7 +248,7 @@ def test_a_run_that_must_not_be_saved_is_rejected(home: Path, code: str, name: s
     with open_app_in(home) as app:
         app.run(code)
         context = app.onetool.context()
-        saving = partial(app.onetool.save_snippet, name, "text", "last", context)
+        saving = partial(app.onetool.runs.save_snippet, name, "text", "last", context)
         with pytest.raises(ToolError, match=problem):
             app.portal.call(saving)
 

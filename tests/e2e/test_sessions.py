@@ -13,7 +13,7 @@ import pytest
 from tests.support import App, open_app, run_cli
 
 from onetool import tool
-from onetool.core.context import Foreign, ToolContext
+from onetool.core.context import Caller, Foreign, ToolContext
 from onetool.errors import BudgetExceeded, PermissionDenied, StorageError, ToolError
 from onetool.state import session_store
 from onetool.state.session_store import DEFAULT_TTL, SessionStore, SessionValue
@@ -203,7 +203,7 @@ def test_labels_stay_with_values() -> None:
     with open_app(settings, [read_vault, send_mail]) as app:
 
         def run(code: str, session: str) -> str:
-            return str(app.portal.call(partial(app.onetool.run, code, session=session)).text)
+            return str(app.portal.call(partial(app.onetool.run, code, caller=Caller(session=session))).text)
 
         handle = run("s = ot.session(); s['clean'] = 1; s['tainted'] = vault.read(); s['clean'] = 2; s.id", "first")
         assert run("s = ot.session(); s['a'] = 1; mail.send(str(s['a']))", "second") == "sent 1"

@@ -407,6 +407,7 @@ def test_a_stored_result_keeps_the_labels_of_its_session() -> None:
         assert app.portal.call(partial(ot_tools.load, context, stored["handle"])) == "text"
         assert later.to_json() == labels.to_json()
         older = results.put("text", tool="run")
-        context = replace(context, gate=SimpleNamespace(labels=SessionLabels()))
+        latest = SessionLabels()
+        context = replace(context, gate=SimpleNamespace(labels=latest))
         app.portal.call(partial(ot_tools.result, context, older["handle"]))
-        assert context.gate.labels.untrusted == "an earlier call"
+        assert latest.untrusted == "an earlier call"

@@ -17,16 +17,18 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.runs_support import open_runs
 
 from onetool import tool
-from onetool.config.model import Agent, Approvals
+from onetool.config.model import Agent
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import ToolContext
+from onetool.core.context import Caller, ToolContext
 from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
+from onetool.runner.answer import Answer
 from onetool.runs.gate import Gate, digest_call, encode_arguments
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.runs import DurableOutcome, Runs
+from onetool.runs.runs import Runs
 from onetool.state.postgres_database import Database
 from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, RunQuota, RunStore, RunTables
 from onetool.state.sealed_rows import Leases, RunRows
@@ -37,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 NOW = 1_800_000_000.0
 PRIVATE = "a value that must not be readable"
 APPROVE = Decision(is_approved=True, by="ann")
+ASK_WRITES = Agent(policy="ask-writes")
 NAMES = count()
 
 
@@ -518,17 +521,10 @@ def test_a_run_whose_journal_is_full_sends_no_more_calls(tmp_path: Path) -> None
         made.append(len(value))
 
     async def call() -> list[Any]:
-        runs = Runs(None)  # type: ignore[arg-type]  # nothing is replayed
-        policy = Policy.from_settings(Agent())
-        runs.configure(
-            *(RunStore(tmp_path), Approvals(), "here"),
-            get_policy=lambda _: (policy, frozenset()),
-            is_revoked=lambda _: False,
-            on_event=lambda *_, **__: None,
-        )
-        gate = runs.open_gate("default", "0" * 32, "run")
         bus = ToolBus()
         bus.register_tool(put)
+        runs = open_runs(RunStore(tmp_path), bus, Agent())
+        gate = runs.open_gate(Caller(), "run", correlation_id="0" * 32)
         context = ToolContext(gate=gate)
         results = [await bus.call_tool("fake.put", {"value": "x" * (30 << 20)}, context) for _ in range(3)]
         await runs.close()
@@ -662,23 +658,16 @@ def test_the_wait_for_people_does_not_depend_on_the_clock(tmp_path: Path) -> Non
         """Put a value."""
 
     async def pause() -> None:
-        runs = Runs(None)  # type: ignore[arg-type]  # nothing is replayed
-        policy = Policy.from_settings(Agent(policy="ask-writes"))
-        ways = frozenset({"cli"})
-        runs.configure(
-            *(RunStore(tmp_path), Approvals(), "here"),
-            get_policy=lambda _: (policy, ways),
-            is_revoked=lambda _: False,
-            on_event=lambda *_, **__: None,
-        )
+        bus = ToolBus()
+        bus.register_tool(put)
+        runs = open_runs(RunStore(tmp_path), bus, ASK_WRITES)
         text = encode_arguments({"value": 1})
         ahead = DurableCall(
             1, "fake.put", text, digest_call("fake.put", text), 0, CallState.PENDING, ("write",), at=time.time() + 3600
         )
         record = DurableRunRecord(f"r_{'0' * 32}", "default", "code", is_replayable=True)
-        gate = Gate(runs, record, policy, via=ways, hold=0.05, recorded=[ahead])
-        bus = ToolBus()
-        bus.register_tool(put)
+        policy = Policy.from_settings(ASK_WRITES)
+        gate = Gate(runs, record, policy, via={"cli"}, hold=0.05, recorded=[ahead])
         calling = asyncio.ensure_future(bus.call_tool("fake.put", {"value": 1}, ToolContext(gate=gate)))
         await asyncio.wait_for(gate.paused.wait(), 20)
         calling.cancel()
@@ -699,26 +688,19 @@ def test_a_run_that_waits_is_replayed_if_cells_are_not_kept(tmp_path: Path) -> N
         bus = ToolBus()
         bus.register_tool(put)
 
-        async def execute(_record: DurableRunRecord, gate: Gate) -> DurableOutcome:
-            event = next(executions)
-            try:
-                result = await bus.call_tool("fake.put", {"value": 1}, ToolContext(gate=gate))
-            finally:
-                event.set()
-            return DurableOutcome((), result.unwrap())
+        class PutRuns(Runs):
+            async def execute(self, gate: Gate) -> Answer:
+                event = next(executions)
+                try:
+                    result = await bus.call_tool("fake.put", {"value": 1}, ToolContext(gate=gate))
+                finally:
+                    event.set()
+                value = result.unwrap()
+                return Answer((), load_value=lambda: value)
 
-        runs = Runs(execute)
-        policy = Policy.from_settings(Agent(policy="ask-writes"))
-        ways = frozenset({"cli"})
-        runs.configure(
-            *(RunStore(tmp_path), Approvals(), "here"),
-            keeps_cells=False,
-            get_policy=lambda _: (policy, ways),
-            is_revoked=lambda _: False,
-            on_event=lambda *_, **__: None,
-        )
-        gate = runs.open_gate("default", "0" * 32, "run", hold=0.01)
-        assert await runs.run(gate, lambda: execute(gate.record, gate), lambda outcome: outcome) is None
+        runs = open_runs(RunStore(tmp_path), bus, ASK_WRITES, kind=PutRuns, keeps_cells=False)
+        gate = runs.open_gate(Caller(), "run", correlation_id="0" * 32, hold=0.01)
+        assert await runs.run_in_task(gate, runs.execute(gate)) is None
         await asyncio.wait_for(ended[0].wait(), 20)
         await runs.decide(gate.id, Decision(by="ann", is_approved=True, calls=(1,)), via="cli", transport="cli")
         outcome = await runs.wait_for_end(gate.id, "default", "", 20)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import FAILED, WAITING
-from onetool.cli.identity import identify_command
+from onetool.cli.identity import make_caller
 from onetool.cli.options import add_agent, add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.core.bus.bind import expand_name
@@ -51,9 +51,8 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     check_settings(app, output)
     with output.progress(f"calling {options.name}"):
         arguments = await _parse_arguments(app, options.name, texts)
-        context = app.context(options.agent, is_owner=True, **identify_command())
+        context = app.context(caller=make_caller(options.agent), ask=approver)
         context = replace(context, account=options.account)
-        context.gate.ask = approver
         result = await app.bus.call_tool(options.name, arguments, context)
     if result.error is not None:
         error = describe(result.error)

@@ -15,7 +15,7 @@ from typing import Any
 
 from onetool.app import OneTool
 from onetool.cli.outcomes import FAILED, OK, SKIPPED, CheckOutcome
-from onetool.core.context import Permission, sort_permissions
+from onetool.core.context import Caller, Permission, sort_permissions
 from onetool.core.tool import Tool
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool_child.json_types import JsonObject
@@ -68,7 +68,9 @@ async def _run_chosen(
     sources = [example.source for example in examples]
     await app.discover({word for source in sources for word in IDENTIFIER.findall(source)})
     output = RunOutput(ClientChannel(listener=listener))
-    answer = await app.run(f"{RUN_EXAMPLES}run_examples(dict(globals()), {sources!r})", output=output, is_owner=True)
+    answer = await app.run(
+        f"{RUN_EXAMPLES}run_examples(dict(globals()), {sources!r})", output=output, caller=Caller(is_owner=True)
+    )
     failure = answer.blocks[-1].partition("\n")[0] if answer.is_error else ""
     results = islice(_parse_results("".join(output.printed)), len(examples))
     return list(_judge_all(tool, examples, results, failure, effects=effects))

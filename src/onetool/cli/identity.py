@@ -1,17 +1,17 @@
 """The identity of the user of the command line, and of a command."""
 
 import os
-from typing import TypedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onetool.core.context import Caller
 
 
-class CommandIdentity(TypedDict):
-    client: str
-    session: str
+def make_caller(agent: str) -> "Caller":
+    """Return the owner as this agent, with a session of its own: no command depends on an earlier one."""
+    from onetool.core.context import Caller
 
-
-def identify_command() -> CommandIdentity:
-    """Return the client and a session of its own: in a shared server, no command depends on an earlier one."""
-    return {"client": "cli", "session": os.urandom(8).hex()}
+    return Caller(agent, is_owner=True, client="cli", session=os.urandom(8).hex())
 
 
 def user_name() -> str:

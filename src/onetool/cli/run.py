@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onetool.cli.app_runner import run_here
 from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import WAITING
-from onetool.cli.identity import identify_command
+from onetool.cli.identity import make_caller
 from onetool.cli.options import add_agent, add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.errors import ApprovalRequired, ToolError
@@ -39,8 +39,9 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     approver = find_terminal_approver(app, options.agent, output)
     with output.progress("running") as progress:
         channel = ClientChannel(listener=progress.on_event, approve=approver)
-        facts = {"agent": options.agent, "preset_format": options.format, **identify_command()}
-        answer = await app.run(code, output=RunOutput(channel), is_owner=True, **facts)
+        output_so_far = RunOutput(channel)
+        caller = make_caller(options.agent)
+        answer = await app.run(code, caller=caller, output=output_so_far, preset_format=options.format)
     if options.json:
         from onetool.core.render import render
 

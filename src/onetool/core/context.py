@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from onetool.errors import CannotAsk, ConfigError, PermissionDenied
 from onetool_child.interface import DONE, Context, Done, check_form, check_level, describe_progress
@@ -77,6 +77,66 @@ class Foreign(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """The agent, client and token that run code or call a tool. The default is the owner of this process."""
+
+    agent: str = "default"
+    is_owner: bool = False  # whether the caller may see the statistics of all agents
+    token_id: str = ""  # of the token used; empty for the owner and over stdio
+    actor: str = ""  # the name of the token, or the subject of the issuer
+    client: str = ""  # the name of the client, as it calls itself
+    session: str = ""  # identifies the session of the client
+
+
+class CallTicket(Protocol):
+    """A call that a gate lets pass."""
+
+    @property
+    def recorded(self) -> Any: ...  # the `Result`, if the call was made before
+    @property
+    def call_id(self) -> str: ...  # the same in a process that continues the run
+    @property
+    def is_repeatable(self) -> bool: ...  # whether another process may continue the run, and repeat the call
+    @property
+    def is_detached(self) -> bool: ...  # whether no request waits for the run
+    @property
+    def is_repeated(self) -> bool: ...  # whether a process that has ended sent the call
+    @property
+    def continues_elsewhere(self) -> bool: ...  # whether the call was cancelled only because this process ends
+    async def send(self) -> None:
+        """Record that the call is about to be made. If that fails, it must not be made."""
+        ...
+
+    async def finish(self, result: Any, /) -> Any:
+        """Record the result of the call, and return it."""
+        ...
+
+
+class RunGate(Protocol):
+    """Decides about the calls of one run: see `onetool.runs.gate`."""
+
+    @property
+    def labels(self) -> Any: ...  # of the client session
+    @property
+    def is_replayable(self) -> bool: ...
+    @property
+    def cell_params(self) -> dict[str, Any]: ...  # the parameters of the cell that make a run repeatable
+    async def decide(self, tool: Any, args: Mapping[str, Any], context: "ToolContext", /) -> CallTicket | None:
+        """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallGates:
+    """Opens a gate for each call that is made with a context outside of runs."""
+
+    is_replayable: ClassVar[bool] = False
+    cell_params: ClassVar[dict[str, Any]] = {}
+    labels: Any  # of the client session
+    open: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext(Context):
     agent_id: str = "default"
     agent_config: Mapping[str, Any] = field(default_factory=dict)
@@ -86,9 +146,7 @@ class ToolContext(Context):
     budget_guard: Any = None
     correlation_id: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    client: str = ""  # the name of the client, as it calls itself
-    token_id: str = ""  # of the token used; empty for the owner and over stdio
-    actor: str = ""  # who uses it: the name of the token, or the subject of the issuer
+    caller: Caller = Caller()
     account: str = ""  # of the upstream server or API that the call uses; empty for the default
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
     hosts: tuple[str, ...] | None = None  # that HTTP tools may reach, among those of the settings; None for all
@@ -105,12 +163,23 @@ class ToolContext(Context):
     is_untrusted: Callable[[], bool] | None = None  # whether the run has received an untrusted value
     notice: Callable[[str], None] | None = None  # adds a note beside the value of the call
     ask_client: AskClient | None = None  # sends a request to the client of this call, if the client supports requests
-    is_owner: bool = False  # whether the caller may see the statistics of all agents
-    gate: Any = field(default=None, repr=False, compare=False)  # policy and journal of the run: `onetool.runs.gate`
-    ticket: Any = field(default=None, repr=False, compare=False)  # of a call that another process may repeat
+    gate: RunGate | CallGates | None = field(default=None, repr=False, compare=False)
+    ticket: CallTicket | None = field(default=None, repr=False, compare=False)  # of a call that may be repeated
     hidden: frozenset[str] = frozenset()  # packs that the code of a run cannot call or find
     waiting: Callable[[], AbstractContextManager[None]] | None = None  # entered while a person is asked: stops timers
     split_memory: Callable[[], int] | None = None  # of the run, for a plan; returns the bytes that the run keeps
+
+    @property
+    def token_id(self) -> str:
+        return self.caller.token_id
+
+    @property
+    def actor(self) -> str:
+        return self.caller.actor
+
+    @property
+    def client(self) -> str:
+        return self.caller.client
 
     def explain_setting(self, setting: str, field: str) -> str:
         """Return how a person allows a rejected call: in the settings, or without an application in the context."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio.to_thread
 
 from onetool.config.load import Loaded
-from onetool.core.context import ToolContext
+from onetool.core.context import Caller, ToolContext
 from onetool.core.tool import Result, Tool
 from onetool.errors import Interrupted, StorageError, ToolError, ToolNotFound, ToolTimeout
 from onetool.extensions.packs import Extensions
@@ -182,7 +182,7 @@ class QueueWorker:
             agent_id=caller["agent_id"],
             agent_config=caller["agent_config"],
             permissions=caller["permissions"],
-            token_id=facts["token_id"],
+            caller=Caller(caller["agent_id"], token_id=facts["token_id"]),
             correlation_id=caller["correlation_id"],
             metadata=caller["metadata"],
             working_dir=self._loaded.directories.working_dir,

@@ -1,11 +1,13 @@
 """The isolation of code: whether there is one, and the interpreter in it."""
 
 import importlib.metadata
+import sys
 
 from onetool.runner.cells import NOT_ANSWERING, NOT_STARTED, PROCESS_ONLY, is_isolated
 from onetool.runner.wasm_launcher import INSTALL, PACKAGE, WasmLauncher, find_wasm_problem
-from onetool.runs.runs import PYTHON
 from onetool.util.problem import OK, WARNING, Problem
+
+PYTHON = ".".join(map(str, sys.version_info[:3]))
 
 
 def check_isolation(sandbox: str, wanted: str) -> Problem:

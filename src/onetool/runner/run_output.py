@@ -1,4 +1,4 @@
-"""The output of a run while it is executed, and the channel to its client."""
+"""The output of a run while it is executed, the channel to its client, and notices beside its answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from onetool.runs.questions import Approver
 
 MAX_META = 20
 MAX_NOTICES = 10
+MAX_INFORMED = 1000  # sessions that are known to have seen the general notices
 
 
 @dataclass(slots=True)
@@ -62,3 +63,27 @@ class RunOutput:
         self.is_untrusted |= foreign.is_untrusted
         if foreign.meta and (foreign.source in self.meta or len(self.meta) < MAX_META):
             self.meta[foreign.source] = dict(foreign.meta)
+
+
+class Notices:
+    """Notices for the next response: each session sees general ones once; those for an agent only that agent sees."""
+
+    def __init__(self) -> None:
+        self.general: tuple[object, ...] = ()
+        self._informed: dict[str, None] = {}  # sessions that have seen the general notices
+        self._by_agent: dict[str, list[str]] = {}
+
+    def add_general(self, notice: object) -> None:
+        if notice is not None and notice not in self.general:
+            self.general = (*self.general, notice)
+
+    def add(self, agent: str, text: str) -> None:
+        self._by_agent.setdefault(agent, []).append(text)
+
+    def take(self, agent: str, session: str) -> list[str]:
+        general = () if session in self._informed else self.general
+        if general:
+            self._informed[session] = None
+            if len(self._informed) > MAX_INFORMED:
+                self._informed.pop(next(iter(self._informed)))
+        return [f"Note: {notice}" for notice in (*general, *self._by_agent.pop(agent, ()))]

@@ -35,6 +35,7 @@ from onetool.runner import explain, fence_processor, tool_loader
 from onetool.runner.answer import Answer, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
 from onetool.runner.run_output import RunOutput
+from onetool.runs.gate import Gate
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
 from onetool.snippets.saved_snippets import merge_snippets
@@ -65,8 +66,12 @@ class Runner:
         projects: Mapping[str, str],
         saved_snippets: SavedSnippetStorage,
     ) -> None:
-        self.bus, self.settings, self._saved_snippets = bus, settings, saved_snippets
-        self._cells, self._presenter, self._projects = cells, presenter, projects
+        self.bus = bus
+        self.cells = cells
+        self.settings = settings
+        self.saved_snippets = saved_snippets
+        self._presenter = presenter
+        self._projects = projects
         self.has_secret = presenter.has_secret
 
     async def run(
@@ -93,9 +98,9 @@ class Runner:
                 code = await anyio.to_thread.run_sync(self._expand, snippets.expand, code, context.agent_id)
                 self._check_length(code)
             names = await self._find_names(code)
-            host = _Host(self, self._cells, context, output, live)
+            host = _Host(self, self.cells, context, output, live)
             repeatable = {} if context.gate is None else context.gate.cell_params
-            result = await self._cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
+            result = await self.cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
             if result["bytes"] > self.settings.execution.max_output_bytes:
                 raise _size_error(self.settings.execution.max_output_bytes)
             await live.end()
@@ -122,7 +127,7 @@ class Runner:
 
     def _expand(self, expand: Callable[..., str], code: str, agent: str) -> str:
         """Expand with the snippets that the agent can use. Blocks on disk access."""
-        return expand(code, merge_snippets(self.settings.snippets, self._saved_snippets, agent))
+        return expand(code, merge_snippets(self.settings.snippets, self.saved_snippets, agent))
 
     async def expand_snippet(self, name: str, values: dict[str, Any], agent: str) -> Result:
         """Return the code of a snippet that code calls, and the names in it."""
@@ -328,15 +333,13 @@ class _Host:
             return Result(ok=False, error=error)
         context = replace(self._context, account=account) if account else self._context
         if self._plan is not None:
-            from onetool.runner.planning import call_planned
-
-            return await call_planned(self._bus, name, args, kwargs, context)
+            return await self._plan.call(self._bus, name, args, kwargs, context)
         if self._replay is not None:
             return self._replay.answer(name, args, kwargs)
         result = await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
         if isinstance(result.error, SignInRequired) and await self._sign_in(result.error, context):
             return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
-        if result.error is not None and not result.ran and context.gate is not None:
+        if result.error is not None and not result.ran and isinstance(context.gate, Gate):
             context.gate.record_refusal(name, args, kwargs, result.error)
         return result
 

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import json
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,9 +114,7 @@ class Gate:
         self.stopped: ToolError | None = None  # why the run makes no more calls
         self.in_flight = 0
         self._runs = runs
-        self.is_direct = False  # whether it belongs to calls outside of runs
         self.is_separate = False  # whether it belongs to one call of a run that cannot wait
-        self._depth = 0
         self.is_stored = bool(record.owner)
         self._recorded = {(call.key, call.occurrence): call for call in recorded}
         # Calls with effects that this run has made, for messages.
@@ -141,27 +138,24 @@ class Gate:
         return self.record.id
 
     @property
+    def correlation_id(self) -> str:
+        return self.record.id.removeprefix("r_")
+
+    @property
     def is_closing(self) -> bool:
         return self._runs.is_closing
 
-    def enter(self) -> None:
-        """Count a call of a context that is not that of a run, with the calls that its tool makes."""
-        self._depth += 1
+    def make_replayable(self) -> None:
+        """Let another process continue the run or make its call, although the policy cannot ask."""
+        self.is_replayable = True
+        self.record = replace(self.record, is_replayable=True)
 
-    def leave(self, error: BaseException | None) -> None:
-        """Record the end of the outermost call. The next call of the context is another run."""
-        self._depth -= 1
-        if self._depth or not self.is_stored:
-            return
+    def close(self, error: BaseException | None) -> None:
+        """Record the end of a call outside of a run. One that waits is left to the process that continues it."""
         if isinstance(error, ApprovalRequired):
-            self._runs.release(self.id)
+            self._runs.release(self)
         else:
             self._runs.finish_later(self, None if error is None else error_type(error))
-        self.record = replace(self.record, id=f"r_{os.urandom(16).hex()}", code="", state=RunState.RUNNING, owner="")
-        self.is_stored, self._last_number = False, 0
-        self._arguments_bytes = self._results_bytes = 0
-        self._occurrences.clear()
-        self.history.clear()
 
     @property
     def cell_params(self) -> dict[str, Any]:
@@ -198,11 +192,10 @@ class Gate:
     async def _decide_separately(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Ticket | None:
         """Ask about a call of a run that cannot be replayed, as a run of its own."""
         gate = self._runs.open_separate_gate(self)
-        gate.enter()
         try:
             return await gate.decide(tool, args, context)
         except BaseException as error:
-            gate.leave(error)
+            gate.close(error)
             raise
 
     def _record_labels(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
@@ -279,7 +272,7 @@ class Gate:
             self._is_saving_later = True
             self._runs.saving.start(self._save_later())
         if self.is_separate:
-            self.leave(result.error)
+            self.close(result.error)
             return result  # its run has another clock
         return replace(result, clock=now) if self.is_replayable else result
 

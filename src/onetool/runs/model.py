@@ -1,9 +1,14 @@
 """Records of durable runs, their calls, and the decisions of people about them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
+
+from onetool.errors import Interrupted, describe
+
+MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 
 
 class RunState(StrEnum):
@@ -73,8 +78,34 @@ class DurableRunRecord:
     state: RunState = RunState.RUNNING
     reason: str = ""
     owner: str = ""  # identifies the process that executes it; see `RunStorage.is_alive`
-    outcome: str | None = None  # JSON: {"blocks": [...], "is_error": ..., "error": ..., "value": ..., "media": [...]}
+    outcome: str | None = None  # JSON of a `RunOutcome`
     format: str | None = None  # the preset output format
+
+
+class RunOutcome(NamedTuple):
+    """The end of a run, as data."""
+
+    blocks: tuple[str, ...] = ()
+    value: Any = None
+    error: Mapping[str, Any] | None = None
+    media: tuple[str, ...] = ()
+    is_cut: bool = False  # whether the value was too large to keep; the blocks have its summary
+
+    def encode(self) -> str:
+        text = json.dumps(self._asdict(), ensure_ascii=False, default=str)
+        if len(text) <= MAX_VALUE_BYTES:
+            return text
+        return json.dumps(self._replace(value=None, is_cut=True)._asdict(), ensure_ascii=False, default=str)
+
+    @classmethod
+    def read(cls, run: DurableRunRecord) -> "RunOutcome":
+        """Return the outcome of a run that has ended."""
+        if run.outcome is not None:
+            data = json.loads(run.outcome)
+            return cls(tuple(data["blocks"]), data["value"], data["error"], tuple(data["media"]), data["is_cut"])
+        reason = run.reason or "its result was not kept"
+        error = Interrupted(f"run {run.id} is {run.state}: {reason}", run=run.id)
+        return cls((f"{type(error).__name__}: {error}",), error=describe(error))
 
 
 @dataclass(frozen=True, slots=True)

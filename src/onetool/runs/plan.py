@@ -1,19 +1,26 @@
-"""The gate of a plan: tools that only read are called, and all other calls are listed instead of made.
+"""Plans: tools that only read are called, and all other calls of the code are listed instead of made.
 
 The result of a listed call is a marker: an object whose only key is random and known to this plan. The cell makes it a
 placeholder. Code that forges a marker only changes what is shown, because no call with an effect is ever made.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from onetool.core.bus.authorize import authorize, choose_account
+from onetool.core.bus.bind import NO_ARGUMENTS, bind
+from onetool.core.bus.bus import ToolBus
 from onetool.core.context import Effect, ToolContext
 from onetool.core.policy.effects import get_effects, has_effect, sort_effects
 from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError
+from onetool.runner.run_output import RunOutput
 from onetool_child.data import encode
+
+if TYPE_CHECKING:
+    from onetool.runner.runner import Runner
 
 MAX_PLAN_BYTES: Final = 16 << 20  # of the arguments of all listed calls
 # These change only the state of OneTool, which is not an effect for policies. A plan must not change it either.
@@ -31,7 +38,7 @@ class ListedCall:
 class PlanGate:
     """The calls that a plan lists. `outer` is the gate of the run that asked for the plan; it decides about reads."""
 
-    is_direct: ClassVar[bool] = False
+    is_replayable: ClassVar[bool] = False
     outer: Any = None
     used_memory: int = 0  # bytes of the memory of the run, which the plan must not use
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -52,6 +59,34 @@ class PlanGate:
         if is_listed(tool, args):
             raise self.end(f"a tool that only reads tried to call {tool.name}, which a plan does not call")
         return None if self.outer is None else await self.outer.decide(tool, args, context)
+
+    async def call(
+        self, bus: ToolBus, name: str, args: list[Any], kwargs: dict[str, Any], context: ToolContext
+    ) -> Result:
+        """Call a tool that reads, or list the call. Raise if the plan has ended."""
+        if any(self.find_markers([args, kwargs])):
+            try:
+                result = await self._list_with_placeholders(bus, name, args, kwargs, context)
+            except ToolError as error:
+                result = Result(ok=False, error=error)
+        else:
+            context = replace(context, gate=PlannedCall(self))
+            result = await bus.call_tool(name, kwargs, context, positional=args, raw=True)
+        if self.ended is not None:
+            raise self.ended
+        return result
+
+    async def _list_with_placeholders(
+        self, bus: ToolBus, name: str, args: list[Any], kwargs: dict[str, Any], context: ToolContext
+    ) -> Result:
+        """List a call whose arguments cannot be validated, because some are unknown."""
+        tool = await bus.resolve(name)
+        bound = bind(tool, args, kwargs, context.agent_config.get(tool.name, NO_ARGUMENTS))
+        authorize(tool, bound, context)
+        account = choose_account(tool, context).account
+        if not is_listed(tool, bound):
+            raise self.end_at_use([args, kwargs])
+        return self.list_call(tool, bound, account)
 
     def list_call(self, tool: Tool, args: Mapping[str, Any], account: str) -> Result:
         """Add a call to the plan. Return the marker of its result."""
@@ -104,7 +139,8 @@ class PlanGate:
 class PlannedCall:
     """The gate of one call that code makes. Later decisions are about calls that its tool makes."""
 
-    is_direct: ClassVar[bool] = False
+    is_replayable: ClassVar[bool] = False
+    cell_params: ClassVar[dict[str, Any]] = {}
     plan: PlanGate
     is_decided: bool = False
 
@@ -122,3 +158,20 @@ class PlannedCall:
 def is_listed(tool: Tool, args: Mapping[str, Any]) -> bool:
     """Return whether a plan lists a call of the tool instead of making it."""
     return has_effect(tool, args) or tool.name in CHANGING_TOOLS
+
+
+def reject_nested(context: ToolContext) -> None:
+    """Raise if the caller is a plan, which would wait for its own turn."""
+    if isinstance(context.gate, PlanGate | PlannedCall):
+        raise ToolError("a plan cannot contain another plan", hint="put all code into one ot.plan(code=...)")
+
+
+async def make_plan(runner: "Runner", code: str, context: ToolContext, redact: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the calls with effects that the code would make, and its value or why the plan ended."""
+    used_memory = 0 if context.split_memory is None else context.split_memory()
+    gate = PlanGate(context.gate, used_memory)
+    answer = await runner.run(code, replace(context, gate=gate), RunOutput(keeps_value=True))
+    calls = redact(gate.calls)  # bound arguments may come from settings
+    if gate.ended is not None or answer.is_error:
+        return {"calls": calls, "ended": gate.ended.message if gate.ended is not None else answer.text}
+    return {"calls": calls, "value": gate.show(answer.value)}

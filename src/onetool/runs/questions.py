@@ -8,7 +8,7 @@ from glob import escape
 from typing import Any
 
 from onetool.runs.grants import MAX_COUNT, MAX_VALUE_CHARS, make_grants, show_value
-from onetool.runs.model import Decision, DurableCall, Grant
+from onetool.runs.model import CallState, Decision, DurableCall, Grant
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 
@@ -136,6 +136,22 @@ def summarize(calls: Iterable[DurableCall]) -> str:
     """Return the tools with their counts, such as `gh.create_issue ×3, gh.close_issue`."""  # noqa: RUF002
     counts = Counter(call.tool for call in calls)
     return ", ".join(tool if count == 1 else f"{tool} ×{count}" for tool, count in counts.items())  # noqa: RUF001
+
+
+def describe_pause(run_id: str, calls: Iterable[DurableCall]) -> str:
+    """Return the answer to the model for a run that waits. It never says what a person has to type."""
+    waiting = list(calls)
+    verb = "to approve"
+    end = ""
+    if any(call.state is CallState.UNKNOWN for call in waiting):
+        verb = "to say whether"
+        end = " happened"
+    calls_text = f"{pluralize(len(waiting), 'call')} ({summarize(waiting)}){end}"
+    return f"paused: run {run_id} waits for a person {verb} {calls_text}. {continue_later(run_id)}"
+
+
+def continue_later(run_id: str) -> str:
+    return f'Continue with other work, then call ot.run_result("{run_id}").'
 
 
 def describe_call(index: int, call: DurableCall) -> str:

@@ -22,16 +22,11 @@ from onetool_child.errors import TIMEOUT_HINT
 class ReplayGate:
     """The recorded calls that the code has not repeated yet."""
 
-    is_direct: ClassVar[bool] = False
     is_replayable: ClassVar[bool] = True
     labels: ClassVar[None] = None
     seed: str
     started: float
     calls: list[DurableCall] = field(default_factory=list)
-
-    @classmethod
-    def from_record(cls, run: DurableRunRecord, calls: Iterable[DurableCall]) -> "ReplayGate":
-        return cls(run.seed, run.started, list_answered(calls))
 
     @property
     def cell_params(self) -> dict[str, Any]:

@@ -1,79 +1,106 @@
-"""Durable runs: executing them, holding them while people are asked, and continuing them after a restart.
+"""The life of a run: from the command of a client over the questions to people to its result.
 
-A run whose policy can ask is executed by a task of its own, which may outlive the request that started it. While it
-waits, it keeps its cell for a while; later, or in another process, it is replayed from its journal.
+`Runs.run` opens the gate of a run (`onetool.runs.gate`) and executes the code in a cell (`onetool.runner`). A run whose
+policy can ask is executed by a task of its own, which may outlive the request that started it. While it waits, it keeps
+its cell for a while; later, or in another process, it is replayed from its journal.
 """
 
 import asyncio
 import json
 import math
 import os
-import sys
+import re
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from onetool.config.model import Approvals
-from onetool.core.context import ToolContext
+from onetool.config.load import Loaded
+from onetool.core.agents import Agents
+from onetool.core.bus.bus import ToolBus
+from onetool.core.bus.events import RunFinished
+from onetool.core.context import Caller, CallGates, ToolContext
 from onetool.core.policy.labels import SessionLabels
-from onetool.core.policy.rules import Policy
 from onetool.core.registry import find_hidden_error
-from onetool.errors import BudgetExceeded, CallRejected, Interrupted, ToolError, ToolNotFound, describe
+from onetool.core.render import render
+from onetool.errors import (
+    BudgetExceeded,
+    CallRejected,
+    ConfigError,
+    Interrupted,
+    ToolError,
+    ToolNotFound,
+    describe,
+    error_type,
+)
+from onetool.logging import Log
+from onetool.runner import fence_processor
+from onetool.runner.answer import Answer
+from onetool.runner.cells import MEASURES_WORK
+from onetool.runner.isolation import describe_interpreter, find_isolation_problem
+from onetool.runner.run_output import Notices, RunOutput
+from onetool.runner.runner import Runner
+from onetool.runs.contexts import Contexts
 from onetool.runs.decisions import complete, resolve_call
 from onetool.runs.gate import Gate
-from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.questions import Approver, Question, identify, summarize
-from onetool.state.storage import RunStorage
+from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunOutcome, RunState
+from onetool.runs.notifier import ApprovalNotifier
+from onetool.runs.plan import make_plan, reject_nested
+from onetool.runs.questions import Approver, Question, continue_later, describe_pause, identify, summarize
+from onetool.runs.replay import ReplayGate, list_answered
+from onetool.state.storage import MediaStorage, RunStorage
+from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES
+from onetool.stats.tokens import count_text_tokens
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.invisible import escape_invisible
+from onetool.util.redact import Redactor
 from onetool.util.text import pluralize, quote
 from onetool_child.data import as_data
 from onetool_child.errors import restore
 
-POLL_SECONDS, IDLE_POLL_SECONDS = 0.2, 1.0
+if TYPE_CHECKING:
+    from onetool.snippets.saved_snippets import SavedSnippet
+
+POLL_SECONDS = 0.2
+IDLE_POLL_SECONDS = 1.0
 EXPIRY_SECONDS = 60.0
 PAUSED_SECONDS = 600.0  # for which a paused run keeps its cell
-PAUSED_PER_AGENT, PAUSED_IN_ALL = 4, 16
+PAUSED_PER_AGENT = 4
+PAUSED_IN_ALL = 16
 BACKGROUND_PER_AGENT = 8
 RESULT_POLL_SECONDS = 0.05
 END_SECONDS = 0.005  # for other runs to end, which are written in the same transaction
 WHILE_RUNNING_SECONDS = 10.0  # to wait for the end of a run that was just approved
-MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 MAX_SESSIONS = 1000
+MAX_EVENT_CHARS = MAX_VALUE_BYTES + MARGIN_CHARS  # of an answer in events, before it is redacted
 LAST = "last"  # instead of the ID of a run
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
+WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
+OPEN_CALLS = (CallState.PENDING, CallState.UNKNOWN)
 T = TypeVar("T")
 
 
-class DurableOutcome(NamedTuple):
-    """The end of a run, as data."""
-
-    blocks: tuple[str, ...] = ()
-    value: Any = None
-    error: Mapping[str, Any] | None = None
-    media: tuple[str, ...] = ()
-    is_cut: bool = False  # whether the value was too large to keep; the blocks have its summary
-
-    def encode(self) -> str:
-        text = json.dumps(self._asdict(), ensure_ascii=False, default=str)
-        if len(text) <= MAX_VALUE_BYTES:
-            return text
-        return json.dumps(self._replace(value=None, is_cut=True)._asdict(), ensure_ascii=False, default=str)
-
-
 class Runs:
-    """The durable runs of an application. `execute` runs the code of a record with this gate, for a replay."""
+    """The runs of an application, and its calls outside of runs. `system` is the application for its tools."""
 
-    def __init__(self, execute: Callable[[DurableRunRecord, Gate], Awaitable[DurableOutcome]]) -> None:
-        self._execute = execute
+    def __init__(
+        self, bus: ToolBus, agents: Agents, system: object = None, own_ports: Callable[[], set[int]] = set
+    ) -> None:
+        self._bus = bus
+        self._agents = agents
+        self._contexts = Contexts(bus, agents, system)
+        self._notifier = ApprovalNotifier(own_ports)
+        self.notices = Notices()
         self._live: dict[str, Gate] = {}
-        self._tasks: dict[str, asyncio.Task[Any]] = {}  # of live runs that have a task
+        self._tasks: dict[str, asyncio.Task[Answer]] = {}  # of live runs that have a task
         self._ending: list[tuple[str, list[DurableCall], RunState]] = []
         self._active: set[str] = set()  # stored runs and calls that this process executes
         self._paused: dict[str, asyncio.TimerHandle] = {}  # runs without a request, oldest first
         self._in_background: dict[str, Gate] = {}
+        self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
         self._background = BackgroundTasks()
         self.saving = BackgroundTasks()  # finished before the application is closed
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onetool-journal")
@@ -87,26 +114,45 @@ class Runs:
 
     def configure(
         self,
+        loaded: Loaded,
+        runner: Runner,
         store: RunStorage,
-        settings: Approvals,
-        directory: str,
+        media: MediaStorage,
         *,
-        python: str = PYTHON,
-        keeps_cells: bool = True,
-        get_policy: Callable[[str], tuple[Policy, frozenset[str]]],
+        redact: Redactor,
+        log: Log,
+        error: ConfigError | None,
+        environment: Mapping[str, str],
         is_revoked: Callable[[DurableRunRecord], bool],
-        on_event: Callable[..., None],
+        record_decision: Callable[..., None],
+        keeps_cells: bool = MEASURES_WORK,
     ) -> None:
-        """Apply new settings. `get_policy` returns the policy of an agent, and where its calls may be approved.
+        """Apply new settings. Current runs finish with the old ones.
 
-        `is_revoked` returns whether the token that started a run was revoked: the run is not continued. `python` is the
-        interpreter of the cells: another one does not replay a run. `keeps_cells` says whether paused runs keep their
-        cells for a while.
+        `is_revoked` returns whether the token that started a run was revoked: the run is not continued.
+        `record_decision` writes a decision to the audit log. `keeps_cells` says whether paused runs keep their cells
+        for a while.
         """
-        self._python = python
+        settings = loaded.settings
+        self._runner = runner
+        self.store = store
+        self.settings = settings.approvals
+        self._error = error
+        self._log = log
+        self._redact = redact
+        self._directory = str(loaded.directories.working_dir)
+        self._python = describe_interpreter(runner.cells.isolation["cells"])  # another one does not replay a run
         self._keep_seconds = PAUSED_SECONDS if keeps_cells else 0.0
-        self.store, self.settings, self._directory = store, settings, directory
-        self._get_policy, self._is_revoked, self._on_event = get_policy, is_revoked, on_event
+        self._is_revoked = is_revoked
+        self._record_decision = record_decision
+        self._contexts.configure(settings, loaded.directories.working_dir, media, redact, log)
+        self._notifier.configure(
+            settings.approvals.notify,
+            redact,
+            log,
+            environment,
+            allow_private_addresses=settings.http.allow_private_addresses,
+        )
 
     async def close(self) -> None:
         """End live runs without changing their state, so that another process can continue them."""
@@ -117,6 +163,7 @@ class Runs:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self.saving.wait()
         self._thread.shutdown(wait=True)
+        await self._notifier.close()
 
     def start(self, work: Awaitable[T]) -> asyncio.Future[T]:
         return self._background.start(work)
@@ -126,57 +173,196 @@ class Runs:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, partial(function, *args, **kwargs))
 
-    # --- starting ---------------------------------------------------------------------------------------------------
+    # --- from a command to the answer -------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        command: object,
+        caller: Caller,
+        output: RunOutput | None = None,
+        preset_format: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """Run a command and return the answer for the client; `meta` is the metadata of the request."""
+        if self._error is not None and not _works_without_settings(command):
+            text = f"invalid settings; nothing runs until they are fixed:\n{self._error}"
+            return Answer((escape_invisible(text),), is_error=True, error="config_error")
+        output = output or RunOutput(keeps_value=True)
+        code = command if isinstance(command, str) else ""
+        try:
+            gate = self.open_gate(
+                caller,
+                "run",
+                code=code,
+                preset_format=preset_format,
+                ask=output.channel.approve,
+                hold=self.settings.wait,
+            )
+            context = self._contexts.make(caller, gate, gate.correlation_id, output, meta)
+        except ToolError as error:
+            return _refuse(error)
+        work = self._execute_code(command, gate, context, output, caller.session)
+        if not gate.is_replayable:
+            return await work
+        try:
+            answer = await self.run_in_task(gate, work)
+        except ToolError as error:  # a person stopped the run
+            return _refuse(error)
+        if answer is None:
+            output.channel.listener = None
+            return Answer((describe_pause(gate.id, gate.list_waiting()),), is_paused=True)
+        return answer
+
+    async def _execute_code(
+        self, command: object, gate: Gate, context: ToolContext, output: RunOutput, session: str = ""
+    ) -> Answer:
+        """Execute the code of a run in a cell, and report its start and its end."""
+        runner = self._runner
+        events = self._bus.events
+        answer = None
+        at = time.time()
+        started = time.perf_counter()
+        call_id = events.start_run(context, command)
+        try:
+            answer = await runner.run(command, context, output, gate.record.format)
+        finally:
+            error = "cancelled" if answer is None else answer.error
+            if not gate.is_replayable:
+                self.finish_later(gate, error)
+            seconds = time.perf_counter() - started
+            tokens = 0 if answer is None else sum(map(count_text_tokens, answer.blocks))
+            fields = call_id, context, seconds, error, len(output.calls), tokens, output.channel.request_id, at
+            events.emit(RunFinished(*fields, *_split_answer(answer, output)))
+        isolation = runner.settings.execution.isolation
+        self.notices.add_general(find_isolation_problem(runner.cells.isolation["sandbox"], isolation))
+        notices = [*self.notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in output.notices)]
+        return replace(answer, blocks=(*map(self._redact, notices), *answer.blocks)) if notices else answer
+
+    async def plan(self, code: str, context: ToolContext) -> dict[str, Any]:
+        """Return what the code would do. Only tools that read are called.
+
+        An agent has one plan at a time, so that it takes one cell more than its runs. Waiting counts as time of
+        the caller, and the plan gets half of the memory that the run does not use.
+        """
+        reject_nested(context)
+        async with self._plan_turns[context.agent_id]:
+            return await make_plan(self._runner, code, context, self._redact.redact_data)
+
+    async def replay(
+        self, record: DurableRunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext
+    ) -> Answer:
+        """Run code with the recorded answers of a run, and return its answer. No tool is called."""
+        context = replace(context, gate=ReplayGate(record.seed, record.started, list_answered(calls)))
+        return await self._runner.run(code, context, RunOutput(keeps_value=True), record.format)
+
+    async def save_snippet(self, name: str, description: str, run_id: str, context: ToolContext) -> "SavedSnippet":
+        """Save a run that worked as a snippet of its agent."""
+        from onetool.runs.snippet_saver import SnippetSaver
+
+        return await SnippetSaver(self, self._runner, self._redact).save(name, description, run_id, context)
+
+    # --- calls outside of runs --------------------------------------------------------------------------------------
+
+    def open_context(
+        self,
+        caller: Caller,
+        output: RunOutput | None = None,
+        meta: Mapping[str, Any] | None = None,
+        *,
+        ask: Approver | None = None,
+        hold: float = 0.0,
+    ) -> ToolContext:
+        """Return a context for calls outside of runs: each is a run of one call.
+
+        A call that needs an approval asks `ask`, and waits for `hold` seconds for a person.
+        """
+        if ask is None and output is not None:
+            ask = output.channel.approve
+        first_id = _make_id()
+        ids = chain([first_id], iter(_make_id, ""))
+        gates = CallGates(
+            self._find_labels(caller),
+            lambda: self.open_gate(caller, "call", correlation_id=next(ids), ask=ask, hold=hold),
+        )
+        return self._contexts.make(caller, gates, first_id, output, meta)
+
+    async def start_call(self, tool_name: str, arguments: Mapping[str, Any], context: ToolContext) -> str:
+        """Call a tool in the background, as a run of one call. Return the ID of the run."""
+        running = sum(gate.record.agent == context.agent_id for gate in self._in_background.values())
+        if running >= BACKGROUND_PER_AGENT:
+            raise BudgetExceeded(
+                f"agent {context.agent_id} already makes {pluralize(running, 'call')} in the background",
+                hint="wait for one of them with ot.run_result",
+            )
+        tool = await context.bus.resolve(tool_name)
+        if (error := find_hidden_error(tool, context)) is not None:
+            raise error
+        caller = replace(context.caller, agent=context.agent_id)
+        code = json.dumps({"tool": tool_name, "arguments": as_data(dict(arguments))})
+        gate = self.open_gate(caller, "call", code=code, hold=math.inf)
+        gate.labels = None if context.gate is None else context.gate.labels
+        gate.keeps_outcome = True
+        if tool.is_resumable:  # if this process ends, another one gets the result
+            gate.make_replayable()
+        self._in_background[gate.id] = gate
+        await self._store(gate)
+        task = self._begin(gate, self.execute(gate))
+        task.add_done_callback(lambda _: self._in_background.pop(gate.id, None))
+        return gate.id
+
+    # --- execution --------------------------------------------------------------------------------------------------
 
     def open_gate(
         self,
-        agent: str,
-        correlation_id: str,
+        caller: Caller,
         kind: str,
         *,
-        token_id: str = "",
-        actor: str = "",
-        client: str = "",
-        session: str = "",
+        correlation_id: str = "",
+        code: str = "",
+        preset_format: str | None = None,
         ask: Approver | None = None,
         hold: float = 0.0,
     ) -> Gate:
         """Return the gate for a new run or call. Nothing is stored until it has an effect or asks."""
-        policy, via = self._get_policy(agent)
+        policy, via = self._agents.get_policy(caller.agent)
+        correlation_id = correlation_id or _make_id()
         record = DurableRunRecord(
             id=f"r_{correlation_id}",
-            agent=agent,
-            code="",
+            agent=caller.agent,
+            code=code,
             kind=kind,
-            token_id=token_id,
-            actor=actor,
-            client=client,
+            token_id=caller.token_id,
+            actor=caller.actor,
+            client=caller.client,
             directory=self._directory,
             python=self._python,
             seed=correlation_id,
             is_replayable=policy.can_ask or (self.settings.record and kind == "run"),
             started=time.time(),
+            format=preset_format,
         )
-        labels = self._find_labels(f"{agent}/{token_id}/{client}/{session}") if policy.can_ask else None
-        return Gate(self, record, policy, labels, via=via, ask=ask, hold=hold)
+        return Gate(self, record, policy, self._find_labels(caller), via=via, ask=ask, hold=hold)
 
     def open_separate_gate(self, gate: Gate) -> Gate:
         """Return the gate of one call of a run that cannot wait for people, so that the call waits alone."""
         run = gate.record
-        separate = self.open_gate(
-            *(run.agent, os.urandom(16).hex(), "call"),
-            token_id=run.token_id,
-            client=run.client,
-            ask=gate.ask,
-            hold=self.settings.wait if gate.ask is None else gate.hold,
-        )
-        separate.record = replace(separate.record, is_replayable=True)
-        separate.is_replayable = separate.keeps_outcome = separate.is_separate = True
+        caller = Caller(run.agent, token_id=run.token_id, client=run.client)
+        hold = self.settings.wait if gate.ask is None else gate.hold
+        separate = self.open_gate(caller, "call", ask=gate.ask, hold=hold)
+        separate.make_replayable()
+        separate.keeps_outcome = True
+        separate.is_separate = True
         separate.labels = SessionLabels()
         return separate
 
-    def _find_labels(self, session: str) -> SessionLabels:
-        """Return the labels of a client session. After too many sessions, an unknown one may have received anything."""
+    def _find_labels(self, caller: Caller) -> SessionLabels | None:
+        """Return the labels of a client session, if the policy can ask.
+
+        After too many sessions, an unknown one may have received anything.
+        """
+        if not self._agents.get_policy(caller.agent)[0].can_ask:
+            return None
+        session = f"{caller.agent}/{caller.token_id}/{caller.client}/{caller.session}"
         if session not in self._labels:
             self._labels[session] = SessionLabels()
             if len(self._labels) > MAX_SESSIONS:
@@ -186,11 +372,25 @@ class Runs:
                 self._labels[session].merge(None)
         return self._labels[session]
 
-    async def run(
-        self, gate: Gate, work: Callable[[], Awaitable[T]], to_outcome: Callable[[T], DurableOutcome]
-    ) -> T | None:
+    async def execute(self, gate: Gate) -> Answer:
+        """Execute a run from its record: the code of one whose process has ended, or the call of one without code."""
+        record = gate.record
+        caller = Caller(record.agent, token_id=record.token_id, actor=record.actor, client=record.client)
+        output = RunOutput(keeps_value=True)
+        context = self._contexts.make(caller, gate, gate.correlation_id, output)
+        if record.kind == "run":
+            return await self._execute_code(record.code, gate, context, output)
+        call = json.loads(record.code)
+        context = replace(context, account=call.get("account", ""))
+        result = await self._bus.call_tool(call["tool"], call["arguments"], context)
+        if (error := result.error) is not None:
+            return Answer((), is_error=True, error=error_type(error), make_exception=lambda: error)
+        value = as_data(result.value)
+        return Answer((render(value),), load_value=lambda: value)
+
+    async def run_in_task(self, gate: Gate, work: Awaitable[Answer]) -> Answer | None:
         """Execute a run in a task. Return its answer, or None if it waits for a person and `hold` has passed."""
-        task = self._begin(gate, work, to_outcome)
+        task = self._begin(gate, work)
         paused = asyncio.ensure_future(gate.paused.wait())
         try:
             await asyncio.wait({task, paused}, return_when=asyncio.FIRST_COMPLETED)
@@ -205,54 +405,23 @@ class Runs:
         self._keep_paused(gate)
         return None
 
-    async def start_call(self, tool: str, arguments: Mapping[str, Any], context: ToolContext) -> str:
-        """Call a tool in the background, as a run of one call. Return the ID of the run."""
-        running = sum(gate.record.agent == context.agent_id for gate in self._in_background.values())
-        if running >= BACKGROUND_PER_AGENT:
-            raise BudgetExceeded(
-                f"agent {context.agent_id} already makes {pluralize(running, 'call')} in the background",
-                hint="wait for one of them with ot.run_result",
-            )
-        found = await context.bus.resolve(tool)
-        if (error := find_hidden_error(found, context)) is not None:
-            raise error
-        gate = self.open_gate(
-            *(context.agent_id, os.urandom(16).hex(), "call"),
-            token_id=context.token_id,
-            actor=context.actor,
-            client=context.client,
-            hold=math.inf,
-        )
-        gate.labels = None if context.gate is None else context.gate.labels
-        gate.keeps_outcome = True
-        if found.is_resumable:  # if this process ends, another one gets the result
-            gate.record, gate.is_replayable = replace(gate.record, is_replayable=True), True
-        gate.record = replace(gate.record, code=json.dumps({"tool": tool, "arguments": as_data(dict(arguments))}))
-        self._in_background[gate.id] = gate
-        await self._store(gate)
-        task = self._begin(gate, partial(self._execute, gate.record, gate), lambda outcome: outcome)
-        task.add_done_callback(lambda _: self._in_background.pop(gate.id, None))
-        return gate.id
-
-    def _begin(
-        self, gate: Gate, work: Callable[[], Awaitable[T]], to_outcome: Callable[[T], DurableOutcome]
-    ) -> "asyncio.Task[T]":
-        async def execute() -> T:
+    def _begin(self, gate: Gate, work: Awaitable[Answer]) -> asyncio.Task[Answer]:
+        async def finish() -> Answer:
             try:
-                answer = await work()
+                answer = await work
             except asyncio.CancelledError:
                 if gate.stopped is None:
                     raise
                 raise gate.stopped from None
-            await self._finish(gate, to_outcome(answer))
+            await self._finish(gate, _to_outcome(answer))
             return answer
 
         self._live[gate.id] = gate
-        task = self._tasks[gate.id] = asyncio.ensure_future(execute())
+        task = self._tasks[gate.id] = asyncio.ensure_future(finish())
         task.add_done_callback(lambda done: self._forget(gate, done))
         return task
 
-    def _forget(self, gate: Gate, task: "asyncio.Task[Any]") -> None:
+    def _forget(self, gate: Gate, task: asyncio.Task[Answer]) -> None:
         if self._tasks.get(gate.id) is task:
             self._tasks.pop(gate.id)
             self._live.pop(gate.id, None)
@@ -260,9 +429,9 @@ class Runs:
         if (timer := self._paused.pop(gate.id, None)) is not None:
             timer.cancel()
         if not task.cancelled() and (error := task.exception()) is not None and error is not gate.stopped:
-            self._on_event("run.failed", level="ERROR", run=gate.id, text=repr(error))
+            self._report("run.failed", level="ERROR", run=gate.id, text=repr(error))
 
-    async def _finish(self, gate: Gate, outcome: DurableOutcome) -> None:
+    async def _finish(self, gate: Gate, outcome: RunOutcome) -> None:
         if self.settings.record and gate.is_replayable and not gate.is_stored:
             await self._store(gate, gate.take_unsaved())
         if gate.is_stored and gate.unrepeated:
@@ -293,9 +462,17 @@ class Runs:
         finally:
             self._active.difference_update(run_id for run_id, _, _ in ended)
 
-    def release(self, run_id: str) -> None:
+    def release(self, gate: Gate) -> None:
         """Leave a call that waits to the process that continues it after the approval."""
-        self._active.discard(run_id)
+        self._active.discard(gate.id)
+
+    def _report(self, name: str, **fields: Any) -> None:
+        """Log an event of a run. Decisions of people are also audited, and people learn that calls wait."""
+        self._log.event(name, **fields)
+        if name == "run.waiting":
+            self._notifier.notify(fields["run"], fields["agent"], fields["text"])
+        if "by" in fields:
+            self._record_decision(**fields)
 
     # --- the journal of a gate --------------------------------------------------------------------------------------
 
@@ -344,7 +521,7 @@ class Runs:
     def announce(self, gate: Gate) -> None:
         """Tell people that a run waits, and watch for their answers."""
         text = summarize(gate.list_waiting())
-        self._on_event("run.waiting", run=gate.id, agent=gate.record.agent, text=text)
+        self._report("run.waiting", run=gate.id, agent=gate.record.agent, text=text)
         self._watch()
 
     async def decide(self, run_id: str, decision: Decision, *, via: str, transport: str) -> list[int]:
@@ -355,7 +532,7 @@ class Runs:
         record = await self.in_thread(self.store.get_run, run_id)
         if record is None:
             raise ToolNotFound(f"no run {quote(run_id)}")
-        if via not in self._get_policy(record.agent)[1]:
+        if via not in self._agents.get_policy(record.agent)[1]:
             raise CallRejected(f"calls of agent {record.agent} cannot be approved there: approvals.via has no {via!r}")
         if decision.is_approved:
             self._check_starter(record)
@@ -363,7 +540,7 @@ class Runs:
         numbers = await self.in_thread(self.store.decide, run_id, completed)
         if not numbers and not (decision.stops_run and record.state not in ENDED):
             raise CallRejected(f"no call of run {run_id} waits any more", run=run_id)
-        self._on_event(
+        self._report(
             "run.decided",
             run=run_id,
             by=decision.by,
@@ -388,7 +565,7 @@ class Runs:
             self._check_starter(record)
         await self.in_thread(resolve_call, self.store, run_id, number, outcome, by)
         fields = {"run": run_id, "by": by, "via": via, "transport": transport}
-        self._on_event("run.resolved", **fields, calls=[number], decision=outcome)
+        self._report("run.resolved", **fields, calls=[number], decision=outcome)
         await self._refresh()
 
     def stop_waiting(self, gate: Gate) -> None:
@@ -441,7 +618,7 @@ class Runs:
                 if version != self._version:
                     await self._refresh()
             except Exception as error:  # noqa: BLE001 - the next poll may succeed
-                self._on_event("run.watch", level="ERROR", text=f"cannot read the journal: {error}")
+                self._report("run.watch", level="ERROR", text=f"cannot read the journal: {error}")
             is_busy = any(gate.list_waiting() for gate in self._live.values())
             await asyncio.sleep(POLL_SECONDS if is_busy else IDLE_POLL_SECONDS)
 
@@ -481,7 +658,7 @@ class Runs:
         is_elsewhere = record.is_replayable and record.directory != self._directory
         if is_elsewhere or 0 < record.expires <= self.store.now():
             return
-        if await self.in_thread(self.store.list_calls, record.id, (CallState.PENDING, CallState.UNKNOWN)):
+        if await self.in_thread(self.store.list_calls, record.id, OPEN_CALLS):
             return
         if record.is_replayable and record.python != self._python:
             if record.state is not RunState.HALTED:
@@ -492,7 +669,7 @@ class Runs:
             return
         calls = await self.in_thread(self.store.list_calls, record.id)
         try:
-            policy, via = self._get_policy(record.agent)
+            policy, via = self._agents.get_policy(record.agent)
             # A run that is recorded, but whose policy never asks, continues only if a person was asked about a call.
             may_wait = policy.can_ask or record.kind == "call" or any(call.by for call in calls)
             reason = "" if record.is_replayable and may_wait else "its process ended"
@@ -508,25 +685,10 @@ class Runs:
         labels = SessionLabels()
         labels.merge(None)  # nobody knows what its client has received
         gate = Gate(self, record, policy, labels, via=via, recorded=calls, hold=math.inf)
-        self._begin(gate, partial(self._execute, record, gate), lambda outcome: outcome)
-        self._on_event("run.continued", run=record.id, agent=record.agent, calls=len(calls))
+        self._begin(gate, self.execute(gate))
+        self._report("run.continued", run=record.id, agent=record.agent, calls=len(calls))
 
-    # --- results ----------------------------------------------------------------------------------------------------
-
-    def describe_pause(self, gate: Gate) -> str:
-        """Return the answer to the model for a run that waits. It never says what a person has to type."""
-        return self._describe_waiting(gate.id, gate.list_waiting())
-
-    @staticmethod
-    def _describe_waiting(run_id: str, calls: Iterable[DurableCall]) -> str:
-        waiting = list(calls)
-        verb = "to say whether" if any(call.state is CallState.UNKNOWN for call in waiting) else "to approve"
-        end = " happened" if verb != "to approve" else ""
-        counted = pluralize(len(waiting), "call")
-        return (
-            f"paused: run {run_id} waits for a person {verb} {counted} ({summarize(waiting)}){end}. "
-            f"{_continue_later(run_id)}"
-        )
+    # --- results --------------------------------------------------------------------------------------------------
 
     async def get_result(self, run_id: str, agent: str, token_id: str, seconds: float) -> Any:
         """Return the value of a run, or text that says what it waits for. Raise the error of a failed run."""
@@ -539,25 +701,25 @@ class Runs:
 
     async def wait_for_end(
         self, run_id: str, agent: str, token_id: str, seconds: float, while_running: float = 0.0
-    ) -> "DurableOutcome | str":
+    ) -> "RunOutcome | str":
         """Return the outcome of a run. If it has not ended after this time, return text that says why.
 
         While the run does not wait for a person, wait for `while_running` seconds, if that is longer.
         """
-        started, open_calls = time.monotonic(), (CallState.PENDING, CallState.UNKNOWN)
+        started = time.monotonic()
         while True:
             record = await self.find_own(run_id, agent, token_id)
             if record.state in ENDED:
-                return _read_outcome(record)
+                return RunOutcome.read(record)
             if run_id not in self._live:
                 await self._continue(record.id)
-            waiting = await self.in_thread(self.store.list_calls, run_id, open_calls)
+            waiting = await self.in_thread(self.store.list_calls, run_id, OPEN_CALLS)
             if time.monotonic() - started >= (seconds if waiting else max(seconds, while_running)):
                 break
             await asyncio.sleep(RESULT_POLL_SECONDS)
         if waiting:
-            return self._describe_waiting(run_id, waiting)
-        return f"running: run {run_id} has not ended yet. {_continue_later(run_id)}"
+            return describe_pause(run_id, waiting)
+        return f"running: run {run_id} has not ended yet. {continue_later(run_id)}"
 
     async def find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord:
         """Return a run of this agent and token; `last` is the last one that was recorded and worked."""
@@ -572,9 +734,7 @@ class Runs:
             )
         return record
 
-    async def answer_question(
-        self, state: str, agent: str, token_id: str, approver: Approver
-    ) -> "DurableOutcome | str":
+    async def answer_question(self, state: str, agent: str, token_id: str, approver: Approver) -> "RunOutcome | str":
         """Apply the answer to a question that was asked before a restart, and continue its run."""
         asked = json.loads(state)
         run_id = asked["run"]
@@ -588,14 +748,33 @@ class Runs:
         return await self.wait_for_end(run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS)
 
 
-def _continue_later(run_id: str) -> str:
-    return f'Continue with other work, then call ot.run_result("{run_id}").'
+def _make_id() -> str:
+    return os.urandom(16).hex()
 
 
-def _read_outcome(record: DurableRunRecord) -> DurableOutcome:
-    if record.outcome is not None:
-        data = json.loads(record.outcome)
-        return DurableOutcome(tuple(data["blocks"]), data["value"], data["error"], tuple(data["media"]), data["is_cut"])
-    reason = record.reason or "its result was not kept"
-    error = Interrupted(f"run {record.id} is {record.state}: {reason}", run=record.id)
-    return DurableOutcome((f"{type(error).__name__}: {error}",), error=describe(error))
+def _refuse(error: ToolError) -> Answer:
+    """Return the answer for a run that did not start, or that a person stopped."""
+    return Answer((f"{type(error).__name__}: {error}",), is_error=True, error=error.type)
+
+
+def _to_outcome(answer: Answer) -> RunOutcome:
+    error = None if answer.make_exception is None else describe(answer.make_exception())
+    if answer.is_error and error is None:
+        error = {"type": answer.error, "class": ToolError.__name__, "message": answer.text}
+    return RunOutcome(answer.blocks, None if error else answer.value, error, answer.media)
+
+
+def _split_answer(answer: Answer | None, output: RunOutput) -> tuple[str | None, str | None]:
+    """Return the printed output and the value or error, as the client sees them."""
+    if answer is None:
+        return None, None
+    blocks = list(answer.blocks)
+    printed = blocks.pop(0)[:MAX_EVENT_CHARS] if output.printed_bytes and len(blocks) > 1 else None
+    return printed, "\n".join(blocks)[:MAX_EVENT_CHARS]
+
+
+def _works_without_settings(command: object) -> bool:
+    try:
+        return isinstance(command, str) and WORKS_WITHOUT_SETTINGS.fullmatch(fence_processor.strip(command)) is not None
+    except ToolError:
+        return False

@@ -169,7 +169,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     system = get_system(context)
     if not system.settings.stats.enabled:
         raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
-    agent = None if context.is_owner else context.agent_id
+    agent = None if context.caller.is_owner else context.agent_id
     summarize = partial(anyio.to_thread.run_sync, _summarize, system, agent, period, tool)
     summary = await system.summaries.join(summarize, (agent, period, tool))
     if output:
@@ -291,7 +291,7 @@ async def save_snippet(context: ToolContext, name: str, description: str, run: s
     Example:
         ot.save_snippet(name="free_space", description="Free space of a disk", run="last")
     """
-    saved = await get_system(context).save_snippet(name, description, run, context)
+    saved = await get_system(context).runs.save_snippet(name, description, run, context)
     return f"OK: saved. Call it as: {render_signature(saved.name, saved.to_snippet())}"
 
 
@@ -593,7 +593,7 @@ async def plan(context: ToolContext, code: str) -> JsonObject:
     Example:
         ot.plan(code="fs.write(path='notes.txt', content=str(machine.now()))")
     """
-    return await get_system(context).plan(code, context)
+    return await get_system(context).runs.plan(code, context)
 
 
 # --- helpers ------------------------------------------------------------------------------------------------------

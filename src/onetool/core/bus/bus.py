@@ -19,7 +19,7 @@ from onetool.core.bus.bind import NO_ARGUMENTS, bind, call_error
 from onetool.core.bus.events import CallFinished, Events, Listener
 from onetool.core.bus.sources import RegisteredTools
 from onetool.core.bus.tracing import Tracing
-from onetool.core.context import ToolContext, sort_permissions, unfreeze
+from onetool.core.context import CallGates, ToolContext, sort_permissions, unfreeze
 from onetool.core.foreign_schema import check_arguments, find_problem
 from onetool.core.policy.effects import get_effects, sort_effects
 from onetool.core.policy.labels import get_labels
@@ -32,8 +32,6 @@ from onetool_child.errors import make_error
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
-
-    from onetool.runs.gate import Ticket
 
 
 @dataclass(slots=True)
@@ -119,18 +117,13 @@ class ToolBus:
     ) -> Result:
         if not self._tracing.is_decided:
             self._tracing.detect()
-        name, context = name[: MAX_NAME_LENGTH + 1], call.context
-        call_id, redacted_name = self.events.start_call(name, context, is_known=name in self.registry)
+        name = name[: MAX_NAME_LENGTH + 1]
+        call_id, redacted_name = self.events.start_call(name, call.context, is_known=name in self.registry)
         at, started, result = time.time(), time.perf_counter(), CANCELLED
-        direct = context.gate if context.gate is not None and context.gate.is_direct else None
-        if direct is not None:
-            direct.enter()
         try:
             result = await self._call_safely(name, params, positional, call)
             return result
         finally:
-            if direct is not None:
-                direct.leave(result.error)
             if self.events.has_listeners(CallFinished):
                 seconds, failed = time.perf_counter() - started, result.error
                 error = None if failed is None else error_type(failed)
@@ -141,13 +134,22 @@ class ToolBus:
     async def _call_safely(
         self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
     ) -> Result:
+        gate = None
+        result = CANCELLED
         try:
-            return await self._run_steps(name, params, positional, call)
+            if isinstance(call.context.gate, CallGates):
+                gate = call.context.gate.open()
+                call.context = replace(call.context, gate=gate)
+            result = await self._run_steps(name, params, positional, call)
         except Exception as raised:  # noqa: BLE001 - the one place where a tool's error becomes a result
-            return Result(ok=False, error=raised, ran=call.is_allowed is True)
+            result = Result(ok=False, error=raised, ran=call.is_allowed is True)
         except SystemExit as exit_:  # a tool must not exit the server
             error = ToolError(f"{name} tried to exit the server (SystemExit: {exit_.code})")
-            return Result(ok=False, error=error)
+            result = Result(ok=False, error=error)
+        finally:
+            if gate is not None:
+                gate.close(result.error)
+        return result
 
     async def _run_steps(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
         context = call.context
@@ -166,9 +168,11 @@ class ToolBus:
         if tool.complete is not None:
             args = call.args = dict(await tool.complete(args, context))
         context = call.context = choose_account(tool, context)
-        ticket: Ticket | None = None if context.gate is None else await context.gate.decide(tool, args, context)
+        gate = context.gate
+        ticket = None if gate is None or isinstance(gate, CallGates) else await gate.decide(tool, args, context)
         if ticket is not None and ticket.recorded is not None:
-            return ticket.recorded
+            recorded: Result = ticket.recorded
+            return recorded
         if self.admit is not None:
             call.admitted = await self.admit(tool, args, context)
         if ticket is not None:
@@ -182,7 +186,8 @@ class ToolBus:
             result = await _check_output(tool, await self._dispatch(tool, args, context))
         except Exception as error:  # noqa: BLE001 - recorded like any other result
             result = Result(ok=False, error=error)
-        return await ticket.finish(result)
+        finished: Result = await ticket.finish(result)
+        return finished
 
     async def _dispatch(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
         invoke = partial(tool.backend.invoke, tool, args, context)

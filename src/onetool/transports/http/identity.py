@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from onetool.app import OneTool
 from onetool.bundles.model import StoredTool
-from onetool.core.context import Permission, ToolContext
+from onetool.core.context import Caller, Permission, ToolContext
 from onetool.core.registry import RegistryEntry
 from onetool.errors import ToolError
 from onetool.runner.run_output import RunOutput
@@ -19,7 +19,6 @@ from onetool.state.disabled_tools import EVERYTHING
 from onetool.transports.http.auth import ACTOR, SCOPE, get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
 from onetool.util.token_ids import includes_scope
-from onetool_child.json_types import JsonObject
 
 
 def visible_agent(request: Request) -> str | None:
@@ -52,18 +51,20 @@ def require_scope(request: Request, needed: str, purpose: str) -> str:
     return str(state[ACTOR])
 
 
-def caller_fields(request: Request) -> JsonObject:
-    """Return the caller's identity as arguments for `OneTool.run` and `OneTool.context`."""
-    agent, token_id = get_agent(request.scope), get_token_id(request.scope)
-    actor = str(request.scope.get("state", {}).get(ACTOR, ""))
-    is_owner = visible_agent(request) is None
-    return {"agent": agent, "is_owner": is_owner, "token_id": token_id, "actor": actor, "client": "http"}
+def get_caller(request: Request) -> Caller:
+    return Caller(
+        agent=get_agent(request.scope),
+        is_owner=visible_agent(request) is None,
+        token_id=get_token_id(request.scope),
+        actor=str(request.scope.get("state", {}).get(ACTOR, "")),
+        client="http",
+    )
 
 
 def build_context(request: Request, app: OneTool, output: RunOutput | None = None) -> ToolContext:
     """Return the context for a call by this caller."""
     try:
-        return app.context(output=output, **caller_fields(request))
+        return app.context(output=output, caller=get_caller(request))
     except ToolError as error:  # the token's agent was removed from the settings
         raise ApiError("permission_denied", error.message) from None
 

@@ -18,7 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from onetool.app import OneTool
 from onetool.core.agents import DEFAULT
-from onetool.core.context import ToolContext
+from onetool.core.context import Caller, ToolContext
 from onetool.errors import ToolError
 from onetool.proxy.relay import Progress
 from onetool.runs.questions import Approver, Question
@@ -54,17 +54,16 @@ def get_agent(app: OneTool, context: Any) -> str:
     return _state(context).get("agent") or DEFAULT
 
 
-def caller_fields(app: OneTool, context: Any) -> JsonObject:
-    """Return the caller's identity as arguments for `OneTool.run` and `OneTool.context`."""
+def get_caller(app: OneTool, context: Any) -> Caller:
     state = _state(context)
-    return {
-        "agent": get_agent(app, context),
-        "is_owner": state.get("agent") is None,
-        "token_id": get_token_id(context),
-        "actor": str(state.get("actor", "")),
-        "client": client_name(context)[:MAX_NAME_CHARS],
-        "meta": request_meta(context),
-    }
+    return Caller(
+        agent=get_agent(app, context),
+        is_owner=state.get("agent") is None,
+        token_id=get_token_id(context),
+        actor=str(state.get("actor", "")),
+        client=client_name(context)[:MAX_NAME_CHARS],
+        session=session_key(app, context),
+    )
 
 
 def make_approver(
@@ -81,11 +80,12 @@ def make_approver(
     return Approver(ask, f"the person at {client or 'the client'}{by_token}", "http" if is_http else "stdio")
 
 
-def build_caller(app: OneTool, context: Any) -> ToolContext:
+def build_context(app: OneTool, context: Any, ask: Approver | None = None) -> ToolContext:
+    """Return the context for calls of this client. `ask` is the person who may approve them there."""
+    caller = get_caller(app, context)
+    hold = app.settings.approvals.wait
     try:
-        return app.context(
-            **caller_fields(app, context), session=session_key(app, context), hold=app.settings.approvals.wait
-        )
+        return app.context(caller=caller, meta=request_meta(context), ask=ask, hold=hold)
     except ToolError as error:
         raise MCPError(types.INVALID_REQUEST, error.message) from None
 

@@ -18,12 +18,13 @@ from mcp import MCPError
 
 from onetool.app import OneTool
 from onetool.core.bus.authorize import authorize
+from onetool.core.context import ToolContext
 from onetool.core.registry import Registry, nearest, python_name
 from onetool.core.tool import Result, Tool
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
-from onetool.transports.mcp.client_identity import build_caller, make_approver, session_key
+from onetool.transports.mcp.client_identity import build_context, make_approver, session_key
 from onetool.transports.mcp.exposure import Exposure
 from onetool.transports.mcp.large_results import cut_large_result
 from onetool.transports.mcp.media import load_media
@@ -100,7 +101,7 @@ class ExposedTools:
         """Return the tools that this client may call, sorted by their published names."""
         if not self:
             return []
-        caller, chosen = build_caller(self._app, context), await self._choose(context)
+        caller, chosen = build_context(self._app, context), await self._choose(context)
         await self._connect_servers(chosen)
         found = sorted(self.tools(chosen).items())
         return [(name, tool) for name, tool in found if self._exposure.is_shown(tool, caller)]
@@ -112,10 +113,10 @@ class ExposedTools:
         if name not in self.tools(chosen):
             await self._connect_servers(chosen)
         tool = self.tools(chosen).get(name)
-        return tool if tool is not None and build_caller(self._app, context).admits(tool) else None
+        return tool if tool is not None and build_context(self._app, context).admits(tool) else None
 
     async def _choose(self, context: Any) -> frozenset[str]:
-        return await self._exposure.choose(session_key(self._app, context), build_caller(self._app, context))
+        return await self._exposure.choose(session_key(self._app, context), build_context(self._app, context))
 
     async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> ServerResult:
         call_tool = self._call_bus if isinstance(tool.backend, Upstream) else self._call_own
@@ -127,30 +128,29 @@ class ExposedTools:
         return mark_result(result, tool.name, keeps_data=tool.output is not None) if is_untrusted else result
 
     async def _cut(self, context: Any, tool: Tool, result: JsonObject, *, is_untrusted: bool) -> JsonObject:
-        caller = build_caller(self._app, context)
+        caller = build_context(self._app, context)
         return await cut_large_result(self._app, tool, caller, result, is_untrusted=is_untrusted)
 
     async def _render(self, context: Any, answer: Result) -> JsonObject:
         """Return the result of a call as MCP content."""
         if answer.error is not None:
             return to_wire(render_error(answer.error), self._app.redact)
-        caller = build_caller(self._app, context)
+        caller = build_context(self._app, context)
         blocks = await load_media(self._app, answer.value, caller.agent_id, caller.token_id)
         result = to_wire(render_value(answer.value, is_media=bool(blocks)), self._app.redact)
         result["content"] += [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in blocks]
         return result
 
     async def _call_bus(self, context: Any, name: str, arguments: JsonMapping, relay: Relay) -> Result:
-        caller = build_caller(self._app, context)
+        client = ClientMessages(relay, self._app.redact, name)
+        caller = self._build_context(context, relay, client)
         caller = replace(caller, metadata={**caller.metadata, RELAY_KEY: relay})
-        if "elicitation" in relay.capabilities:
-            client = ClientMessages(relay, self._app.redact, name)
-            caller.gate.ask = make_approver(self._app, context, client.approve)
         return await self._app.bus.call_tool(name, arguments, caller)
 
     async def _call_own(self, context: Any, name: str, arguments: JsonMapping, relay: Relay) -> Result:
         """Call a tool that does not belong to an upstream server. It can send messages to the client."""
-        caller, client = build_caller(self._app, context), ClientMessages(relay, self._app.redact, name)
+        client = ClientMessages(relay, self._app.redact, name)
+        caller = self._build_context(context, relay, client)
         write_log = caller.on_log
 
         def log(message: str, level: str) -> None:
@@ -167,11 +167,13 @@ class ExposedTools:
             on_foreign_value=relay.record_foreign,
             ask_client=relay.ask if "sampling" in relay.capabilities else None,
         )
-        if "elicitation" in relay.capabilities:
-            caller.gate.ask = make_approver(self._app, context, client.approve)
         result = await self._app.bus.call_tool(name, arguments, caller)
         await client.flush()
         return result
+
+    def _build_context(self, context: Any, relay: Relay, client: ClientMessages) -> ToolContext:
+        can_ask = "elicitation" in relay.capabilities
+        return build_context(self._app, context, make_approver(self._app, context, client.approve) if can_ask else None)
 
     def _is_wanted(self, tool: Tool, wanted: frozenset[str]) -> bool:
         return not wanted.isdisjoint((tool.name, tool.pack, python_name(tool.name), python_name(tool.pack)))
@@ -234,7 +236,7 @@ class ExposedTools:
         self._authorize(context, PROMPTS)
         known = dict(params.context.arguments or {}) if params.context is not None else None
         feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
-        upstream, caller = self._app.servers.upstream(server), build_caller(self._app, context)
+        upstream, caller = self._app.servers.upstream(server), build_context(self._app, context)
         completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), known)
         completed: types.CompleteResult | ToolError | None = await _catch_tool_error(completing)
         if isinstance(completed, ToolError):
@@ -250,7 +252,7 @@ class ExposedTools:
         for server in await self._find_servers(context, uri):
             upstream = self._app.servers.upstream(server)
             with suppress(ToolError):
-                return await upstream.watch(uri, build_caller(self._app, context))
+                return await upstream.watch(uri, build_context(self._app, context))
         return None
 
     async def _find_prompt(self, context: Any, prompt: str) -> tuple[str | None, str]:
@@ -286,7 +288,7 @@ class ExposedTools:
 
     def _authorize(self, context: Any, name: str) -> None:
         try:
-            authorize(self._app.registry.find(name), {}, build_caller(self._app, context))
+            authorize(self._app.registry.find(name), {}, build_context(self._app, context))
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 

@@ -31,15 +31,16 @@ from onetool.transports.logging_bridge import EventLog, forward_logging
 from onetool.transports.mcp.client_identity import (
     MAX_NAME_CHARS,
     LocalClient,
-    caller_fields,
     client_name,
     get_agent,
+    get_caller,
     get_progress,
     get_request_id,
     get_session,
     get_token_id,
     make_approver,
     note_client,
+    request_meta,
     session_key,
 )
 from onetool.transports.mcp.exposed_tools import ExposedTools
@@ -282,7 +283,8 @@ class OneToolServer(Server[Any]):
 
     async def _run(self, context: Any, command: Any, relay: Relay | None = None) -> types.CallToolResult:
         """Run a command; `relay` sends requests of its tools to the client."""
-        app, facts = self._app, caller_fields(self._app, context)
+        app = self._app
+        caller = get_caller(app, context)
         channel = ClientChannel(get_request_id(context), self._exposed.hidden)
         output = RunOutput(channel)
         client = None
@@ -295,18 +297,18 @@ class OneToolServer(Server[Any]):
                 channel.approve = make_approver(app, context, client.approve)
         progress = relay.progress if relay else get_progress(context)
         async with _report_progress(progress, output):
-            answer = await app.run(command, output=output, session=session_key(app, context), **facts)
+            answer = await app.run(command, caller=caller, output=output, meta=request_meta(context))
         if client is not None:
             await client.flush()
         result = _text(*answer.blocks, is_error=answer.is_error)
-        result.content += await load_handles(app, answer.media, facts["agent"], facts["token_id"])
+        result.content += await load_handles(app, answer.media, caller.agent, caller.token_id)
         result.meta = output.meta or None
         return result
 
     async def _answer_question(self, context: Any, state: str, answers: JsonMapping) -> types.CallToolResult:
         """Apply the answer to a question that another process asked, and continue its run."""
-        facts = caller_fields(self._app, context)
-        identity = facts["agent"], facts["token_id"]
+        caller = get_caller(self._app, context)
+        identity = caller.agent, caller.token_id
         response = next((each for each in answers.values() if isinstance(each, types.ElicitResult)), None)
 
         async def get_answer(question: Question) -> JsonMapping | None:

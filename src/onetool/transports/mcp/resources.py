@@ -18,7 +18,7 @@ from onetool.core.context import ToolContext
 from onetool.core.render import render
 from onetool.errors import ToolError
 from onetool.snippets import expand_call
-from onetool.transports.mcp.client_identity import build_caller
+from onetool.transports.mcp.client_identity import build_context
 from onetool.transports.mcp.exposed_tools import ExposedTools
 from onetool.transports.mcp.large_results import RESULT, read_result
 from onetool.util.text import did_you_mean
@@ -44,7 +44,7 @@ class ToolResources:
 
     async def list_all(self, context: Any, params: Any) -> types.ListResourcesResult:
         """List the tool list, then each tool, page by page. The last page has the resources of exposed servers."""
-        names, more = paginate(await anyio.to_thread.run_sync(self._names, build_caller(self._app, context)), params)
+        names, more = paginate(await anyio.to_thread.run_sync(self._names, build_context(self._app, context)), params)
         page = [types.Resource(name=name, uri=_tool_uri(name), mime_type=MARKDOWN) for name in names]
         if _parse_cursor(params) == 0:
             description = "All tools, one line each"
@@ -64,7 +64,7 @@ class ToolResources:
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> Any:
         if not params.uri.startswith(SCHEME) and (answer := await self._exposed.read(context, params)) is not None:
             return answer
-        text, kind = await self._content(params.uri, build_caller(self._app, context))
+        text, kind = await self._content(params.uri, build_context(self._app, context))
         content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
         return types.ReadResourceResult(contents=[content])
 
@@ -73,13 +73,13 @@ class ToolResources:
         if not uri.startswith(SCHEME):
             return await self._exposed.watch(context, uri)
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        return _do_nothing if uri == TOOLS or await self._is_known(name, build_caller(self._app, context)) else None
+        return _do_nothing if uri == TOOLS or await self._is_known(name, build_context(self._app, context)) else None
 
     async def complete(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
         """Return the names of tools that start with the argument's value."""
         if getattr(params.ref, "uri", None) != f"{TOOL}{{name}}":
             return []
-        names = await anyio.to_thread.run_sync(self._names, build_caller(self._app, context))
+        names = await anyio.to_thread.run_sync(self._names, build_context(self._app, context))
         return [name for name in names if name.startswith(params.argument.value)]
 
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:

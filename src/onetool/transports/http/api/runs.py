@@ -62,16 +62,17 @@ class RunHandlers:
         return EventStream(send_result)
 
     async def _run(self, run_request: RunRequest, request: Request, listener: "_RunListener") -> JsonObject:
-        facts, app = identity.caller_fields(request), self._api.app
+        caller = identity.get_caller(request)
+        app = self._api.app
         channel = ClientChannel(request_id=request.scope["state"]["request_id"], listener=listener.on_event)
         output = RunOutput(channel)
-        async with turn(request.scope, facts["agent"], is_run=True):
-            answer = await app.run(run_request.command, output=output, preset_format=run_request.format, **facts)
+        async with turn(request.scope, caller.agent, is_run=True):
+            answer = await app.run(run_request.command, output=output, preset_format=run_request.format, caller=caller)
 
         def media() -> Iterator[Medium]:
             for handle in answer.media:
                 with suppress(ToolError):  # the code may invent a handle
-                    data, mime_type = app.media.get(handle, facts["agent"], facts["token_id"])
+                    data, mime_type = app.media.get(handle, caller.agent, caller.token_id)
                     encoded = base64.b64encode(data).decode("ascii")
                     yield Medium(handle=handle, mime_type=mime_type, data=encoded)
 

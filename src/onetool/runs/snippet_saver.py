@@ -4,8 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -13,26 +12,28 @@ from onetool import snippets
 from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, ToolError
 from onetool.runner import fence_processor
-from onetool.runner.run_output import RunOutput
 from onetool.runner.runner import Runner
 from onetool.runs.model import DurableCall, DurableRunRecord, RunState
-from onetool.runs.replay import ReplayGate, check_replayable
-from onetool.runs.runs import Runs
+from onetool.runs.replay import check_replayable
 from onetool.snippets.parameters import make_template
 from onetool.snippets.saved_snippets import SavedSnippet
-from onetool.state.storage import SavedSnippetStorage
 from onetool.util.text import quote
 from onetool_child.data import as_data
+
+if TYPE_CHECKING:
+    from onetool.runs.runs import Runs
 
 NAME = re.compile(r"[A-Za-z_][\w-]{0,63}")
 MAX_DESCRIPTION_CHARS = 500
 
 
 class SnippetSaver:
-    """Saves runs of `runs` in `saved`. `redact` finds values of secrets."""
+    """Saves runs of `runs`. `redact` finds values of secrets."""
 
-    def __init__(self, runner: Runner, runs: Runs, saved: SavedSnippetStorage, redact: Callable[[str], str]) -> None:
-        self._runner, self._runs, self._saved, self._redact = runner, runs, saved, redact
+    def __init__(self, runs: "Runs", runner: Runner, redact: Callable[[str], str]) -> None:
+        self._runs = runs
+        self._runner = runner
+        self._redact = redact
 
     async def save(self, name: str, description: str, run_id: str, context: ToolContext) -> SavedSnippet:
         """Save a run of this agent and token. Raise unless a replay of the snippet returns the recorded value."""
@@ -44,7 +45,7 @@ class SnippetSaver:
             raise ToolError(f"run {run.id} failed; only a run that worked can be saved")
         snippet = await anyio.to_thread.run_sync(self._make, name, description, run, calls, context.agent_id)
         await self._test(snippet, run, calls, context)
-        await anyio.to_thread.run_sync(self._saved.put, snippet)
+        await anyio.to_thread.run_sync(self._runner.saved_snippets.put, snippet)
         return snippet
 
     def _check_names(self, name: str, description: str) -> None:
@@ -72,8 +73,7 @@ class SnippetSaver:
         """Replay the snippet with its defaults."""
         known = {snippet.name: snippet.to_snippet()}
         code = await anyio.to_thread.run_sync(snippets.expand_call, snippet.name, {}, known)
-        gate = ReplayGate.from_record(run, calls)
-        answer = await self._runner.run(code, replace(context, gate=gate), RunOutput(keeps_value=True), run.format)
+        answer = await self._runs.replay(run, calls, code, context)
         expected: Any = json.loads(run.outcome or "{}")["value"]
         if answer.is_error or as_data(answer.value) != expected:
             problem = answer.text if answer.is_error else "it returned another value"
