@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onetool.state.stores import Stores
 from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 
 from onetool.config.model import Agent, Settings
@@ -23,6 +22,7 @@ from onetool.runner.cells import CellLimits, Cells
 from onetool.runner.runner import Runner
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.runs.runs import Runs
+from onetool.state.opening import open_files
 from onetool.state.run_store import RunStore
 from onetool.util.redact import Redactor
 
@@ -73,7 +73,7 @@ def open_runs(
     agents = Agents(lambda *_: None)
     agents.configure(loaded, {})
     redact = Redactor()
-    stores = Stores.open(NOWHERE, NOWHERE, remote=None, scope="")
+    stores = open_files(loaded.directories)
     presenter = Presenter(settings.output, stores.results(settings.output), redact)
     runner = Runner(bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=stores.snippets)
     runs = kind(bus, agents)

@@ -48,10 +48,10 @@ from onetool.runner.answer import Answer
 from onetool.runner.cells import Cells, CellSource
 from onetool.runner.run_output import RunOutput
 from onetool.runner.tool_loader import load_builtin_tools
+from onetool.runs.decisions import is_revoked
 from onetool.runs.model import DurableRunRecord
 from onetool.runs.questions import Approver
 from onetool.runs.runs import Runs
-from onetool.runs.starters import is_revoked
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets

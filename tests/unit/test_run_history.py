@@ -9,6 +9,7 @@ import pytest
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
 from onetool.core.context import ToolContext
+from onetool.runs.run_list import ListedRun
 from onetool.stats.history import MAX_CALLS, RunWithValues
 from onetool.transports.http.api.recorded_runs import build_run, build_timeline
 from onetool.transports.run_history import JSON, MAX_WAITING_EVENTS, LiveRuns
@@ -38,7 +39,7 @@ class FakeBus:
         )
 
     def runs(self, agent: str | None = None) -> list[JSON]:
-        return [build_run(run).as_json() for run in self.activity.runs(agent)]
+        return [build_run(ListedRun(run)).as_json() for run in self.activity.runs(agent)]
 
     def timeline(self, run_id: str) -> JSON:
         found = self.activity.find(run_id)

@@ -160,7 +160,7 @@ def check_place(journal: RunJournal, run: "DurableRunRecord") -> None:
 
 def check_starter(journal: RunJournal, run: "DurableRunRecord") -> None:
     """Raise if the token that started the run was revoked: its calls can only be rejected."""
-    from onetool.runs.starters import is_revoked
+    from onetool.runs.decisions import is_revoked
 
     if is_revoked(run, journal.list_tokens(), journal.loaded.settings.auth.issuers):
         hint = f"reject its calls with `onetool reject {run.id[:SHORT_ID_CHARS]}`"

@@ -13,7 +13,7 @@ from onetool.util.time_format import in_utc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from onetool.stats.database import StatisticsDatabase
+    from onetool.runs.run_list import ListedRun
     from onetool.stats.history import RunFilter, RunWithValues
     from onetool.stats.record import RunRecord
 
@@ -44,7 +44,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     add("--agent", "only runs of this agent", metavar="AGENT")
     add("--token", "only runs with this token", metavar="NAME")
     add("--tool", "only runs that called this tool", metavar="TOOL")
-    add("--state", "only runs in this state", choices=("completed", "failed"))
+    add("--state", "only runs in this state", choices=("running", "waiting", "completed", "failed"))
     add("--error", "only runs that failed with this type of error", metavar="TYPE")
     add("--text", "only runs whose code, id, error or client contains this text", metavar="TEXT")
     add("--min-ms", "minimum duration in milliseconds", type=float, metavar="MS")
@@ -95,40 +95,33 @@ def _build_filter(options: argparse.Namespace) -> "RunFilter":
 
 
 def _list(journal: RunJournal, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return completed runs, and those of the journal, which has runs that have not ended."""
-    from onetool.runs.views import describe_runs
-    from onetool.stats.history import RunFilter
+    from onetool.runs.run_list import AllRuns
 
-    limit, criteria = max(1, getattr(options, "limit", DEFAULT_LIMIT)), _build_filter(options)
-    durable = {run["run"]: run for run in describe_runs(journal.store, journal.redact, limit=max(limit, PAGE_RUNS))}
-    found: dict[str, dict[str, Any]] = {}
-    for run in _iter_runs(journal.statistics, criteria, limit):
-        described = _describe_line(run)
-        name = f"r_{run.run_id}"
-        if name in durable:
-            described |= {**durable[name], "calls": described["calls"]}
-        found[described["run"]] = described
-    if criteria == RunFilter():
-        missing = {name: run for name, run in durable.items() if name not in found}
-        found |= {name: {**run, "duration_ms": None, "directory": ""} for name, run in missing.items()}
-        return sorted(found.values(), key=lambda run: str(run["started"]), reverse=True)[:limit]
-    return list(found.values())
-
-
-def _iter_runs(statistics: "StatisticsDatabase", criteria: "RunFilter", limit: int) -> "Iterator[RunRecord]":
-    from onetool.stats.history import list_page
-
-    position, left = None, limit
+    runs = AllRuns([journal.statistics], journal.store, journal.redact)
+    criteria = _build_filter(options)
+    left = max(1, getattr(options, "limit", DEFAULT_LIMIT))
+    lines: list[dict[str, Any]] = []
+    position = None
     while left > 0:
-        page = list_page(statistics, criteria, position, min(left, PAGE_RUNS))
-        yield from page.runs
+        page = runs.list_page(criteria, position, min(left, PAGE_RUNS))
+        lines += [_describe_line(journal, run) for run in page.runs]
         left -= len(page.runs)
         position = page.next
         if position is None:
-            return
+            break
+    return lines
 
 
-def _describe_line(run: "RunRecord") -> dict[str, Any]:
+def _describe_line(journal: RunJournal, run: "ListedRun") -> dict[str, Any]:
+    """Return a run with its state in the journal, if it is there."""
+    from onetool.runs.views import describe_line
+
+    line = _describe_record(run.record)
+    durable = run.durable or journal.store.get_run(f"r_{run.record.run_id}")
+    return line if durable is None else {**line, **describe_line(durable, journal.redact)}
+
+
+def _describe_record(run: "RunRecord") -> dict[str, Any]:
     return {
         "run": run.run_id,
         "kind": run.kind,
@@ -231,7 +224,7 @@ def _describe_recorded(found: "RunWithValues") -> "Iterator[str]":
     from onetool.util.invisible import escape_invisible
 
     run, own = found.run, found.values.get(0, StoredValues())
-    line = _describe_line(run)
+    line = _describe_record(run)
     yield f"{run.run_id}  {line['state']}{': ' if run.error_type else ''}{run.error_type or ''}"
     actor = f"{run.actor}, " if run.actor else ""
     started = f"started {line['started']}, took {_format_duration(line['duration_ms']).strip()}"

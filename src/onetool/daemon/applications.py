@@ -135,6 +135,7 @@ class Applications:
                 application.environment.get(token.token_env or "")
             application.is_shared = not needs_own_application(app.settings)
             await check_exposed(app)
+            app.runs.continue_paused()
             await application.stack.enter_async_context(watching(app, handle_signals=False))
             server = OneToolServer(app, forwards_logging=False, queue=self._queue)
             application.server = application.stack.enter_context(closing(server))

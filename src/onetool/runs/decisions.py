@@ -1,16 +1,19 @@
-"""Decisions of people, from commands and requests: patterns of grants, and calls whose outcome is unknown."""
+"""Decisions of people, from commands and requests: about which runs, patterns of grants, and unknown outcomes."""
 
 import ast
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from types import EllipsisType
 from typing import Any, Final
 
+from onetool.config.model import Issuer, Token
 from onetool.errors import ArgumentError, Interrupted, ToolError, ToolNotFound, describe
 from onetool.runs.grants import ANY
 from onetool.runs.model import CallState, Decision, DurableRunRecord, Grant
 from onetool.state.storage import RunStorage
+from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
 
 MAX_DAYS: Final = 30
 MAX_SECONDS: Final = MAX_DAYS * 86_400
@@ -74,3 +77,19 @@ def resolve_call(store: RunStorage, run_id: str, number: int, outcome: str, by: 
     state, result = OUTCOMES[outcome]
     if not store.resolve(run_id, number, state, by=by, result=result):
         raise ToolNotFound(f"call {number} of run {run_id} does not wait for this answer")
+
+
+def is_revoked(run: DurableRunRecord, tokens: Iterable[Token], issuers: Iterable[Issuer]) -> bool:
+    """Return whether the token, or the issuer of the subject, that started the run is no longer accepted.
+
+    A token or JWT that has expired since does not count: calls may wait for a person longer than it is valid.
+    """
+    if not run.token_id:  # the owner, or a client over stdio
+        return False
+    if run.token_id.startswith(SUBJECT_PREFIX):
+        return not any(run.token_id.startswith(identify_issuer(entry.issuer)) for entry in issuers)
+    # The value of a token in an environment variable may be unknown to this process, but its name is not.
+    return not any(
+        token.hash[:TOKEN_ID_CHARS].lower() == run.token_id if token.hash else f"token {token.name}" == run.actor
+        for token in tokens
+    )

@@ -23,7 +23,9 @@ class RunState(StrEnum):
     EXPIRED = "expired"  # nobody answered in time
 
 
-ENDED = frozenset(set(RunState) - {RunState.RUNNING, RunState.WAITING, RunState.HALTED})
+UNANSWERED = (RunState.WAITING, RunState.HALTED)
+OPEN = (RunState.RUNNING, *UNANSWERED)
+ENDED = frozenset(RunState).difference(OPEN)
 
 
 class CallState(StrEnum):

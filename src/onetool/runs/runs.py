@@ -598,8 +598,8 @@ class Runs:
 
     # --- watching the store -----------------------------------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Continue runs of ended processes, now and whenever people have answered."""
+    def continue_paused(self) -> None:
+        """Continue runs of ended processes, now and whenever people have answered, as long as this one serves."""
         self._is_server = True
         self._watch()
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final, TypedDict
 
 from onetool.errors import ToolError, ToolNotFound
-from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.runs.model import OPEN, CallState, DurableCall, DurableRunRecord
 from onetool.state.storage import RunStorage
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
@@ -24,7 +24,6 @@ MAX_CODE_CHARS: Final = 20_000
 MAX_RUNS: Final = 1_000
 MIN_PREFIX_CHARS: Final = 4
 LINE_BREAKS: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
-OPEN_STATES: Final = (RunState.RUNNING, RunState.WAITING, RunState.HALTED)
 WAITING_STATES: Final = (CallState.PENDING, CallState.UNKNOWN)
 
 
@@ -54,27 +53,24 @@ class Waiting(TypedDict):
 
 def list_waiting(store: RunStorage, redact: Redactor, agent: str | None = None) -> list[Waiting]:
     """Return the runs that wait for a person, oldest first."""
-    found = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN_STATES, agent=agent, limit=MAX_RUNS))
+    found = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, agent=agent, limit=MAX_RUNS))
     return sorted((waiting for waiting in found if waiting), key=lambda waiting: waiting["asked"])
 
 
 def describe_runs(
     store: RunStorage,
     redact: Redactor,
-    *,
-    limit: int = 100,
-    states: Collection[RunState] | None = None,
     agent: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return runs without their calls, newest first."""
-    runs = store.list_runs(states, agent=agent, limit=limit)
-    return [{**_describe(run, redact), "calls": len(store.list_calls(run.id))} for run in runs]
+    runs = store.list_runs(agent=agent)
+    return [{**describe_line(run, redact), "calls": len(store.list_calls(run.id))} for run in runs]
 
 
 def describe_run(store: RunStorage, run_id: str, redact: Redactor) -> dict[str, Any]:
     """Return a run with its calls. Raise ToolNotFound if it does not exist."""
     run = find_run(store, run_id)
-    return {**_describe(run, redact), "calls": [_describe_call(call, redact) for call in store.list_calls(run.id)]}
+    return {**describe_line(run, redact), "calls": [_describe_call(call, redact) for call in store.list_calls(run.id)]}
 
 
 def find_run(store: RunStorage, run_id: str) -> DurableRunRecord:
@@ -123,7 +119,8 @@ def describe_waiting(store: RunStorage, run: DurableRunRecord, redact: Redactor)
     }
 
 
-def _describe(run: DurableRunRecord, redact: Redactor) -> dict[str, Any]:
+def describe_line(run: DurableRunRecord, redact: Redactor) -> dict[str, Any]:
+    """Return a run without its calls."""
     return {
         "run": run.id,
         "kind": run.kind,

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
-from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+from onetool.runs.model import (
+    ENDED,
+    OPEN,
+    UNANSWERED,
+    CallState,
+    Decision,
+    DurableCall,
+    DurableRunRecord,
+    Grant,
+    RunState,
+)
 from onetool.state.owners import Owners
 from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
 from onetool.util.clock_watch import ClockWatch
@@ -52,8 +62,6 @@ REPLACE_GRANT = f"""
 sealed = excluded.sealed
 """
 OLDEST = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
-UNANSWERED = (RunState.WAITING, RunState.HALTED)
-OPEN = (RunState.RUNNING, *UNANSWERED)
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
 
 

@@ -1,11 +1,12 @@
-"""Completed runs of all processes that share the directory: pages of a list with filters, and one run with its calls.
+"""Runs that have ended, of all processes that share the directory: filtered pages of a list, and one with its calls.
 
 A page is read along an index, in the order of the list, so that its cost does not grow with the number of runs. Filters
 that no index helps with (text, tool, state) are applied to a limited number of rows per page: a page may have fewer
 runs than were asked for, or none, and still have a position from which to continue.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -40,7 +41,9 @@ CONDITIONS: Final = {
     "until": "at < :until",
 }
 STATES: Final = {"completed": "error_type IS NULL", "failed": "error_type IS NOT NULL"}
+OPEN_SECONDS: Final = 1e9  # in the order by duration, runs that have not ended come first
 Order = Literal["newest", "oldest", "slowest"]
+State = Literal["", "running", "waiting", "completed", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ class RunFilter:
     actor: str | None = None
     tool: str = ""
     text: str = ""
-    state: Literal["", "completed", "failed"] = ""
+    state: State = ""
     error: str = ""
     min_seconds: float | None = None
     max_seconds: float | None = None
@@ -67,7 +70,21 @@ class RunFilter:
         return {**fields, **names, "text": to_column(f"%{escaped}%", 1000) if escaped else ""}
 
     def get_position(self, run: RunRecord) -> "Position":
-        return Position(getattr(run, ORDERS[self.order][0]), run.run_id)
+        value = getattr(run, ORDERS[self.order][0])
+        return Position(OPEN_SECONDS if value is None else value, run.run_id)
+
+    def matches(self, run: RunRecord, state: str) -> bool:
+        """Return whether a run that is not in the statistics matches. Its duration is not known."""
+        if self.agent not in {None, run.agent} or self.actor not in {None, run.actor}:
+            return False
+        if self.state not in {"", state} or self.error not in {"", run.error_type} or self.tool not in {"", run.name}:
+            return False
+        if self.min_seconds is not None or self.max_seconds is not None:
+            return False
+        if not (self.since or 0) <= run.at < (self.until or math.inf):
+            return False
+        searched = (run.command, run.name, run.run_id, run.error_type or "", run.client)
+        return any(self.text.lower() in text.lower() for text in searched)
 
 
 class Position(NamedTuple):
@@ -94,6 +111,8 @@ def list_page(
     statistics: StatisticsDatabase, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS
 ) -> RunPage:
     """Return the runs after a position. Blocks on disk access."""
+    if criteria.state and criteria.state not in STATES:
+        return RunPage([], None)
     with statistics.reading() as database:
         return _read_page(database, criteria, after, size)
 
@@ -135,6 +154,14 @@ def find_run(
         return None if row is None else _add_values(database, RunRecord(*row))
 
 
+def find_ids(statistics: StatisticsDatabase, run_ids: Collection[str]) -> set[str]:
+    """Return those IDs that are in the statistics."""
+    names = [f"id{number}" for number in range(len(run_ids))]
+    query = f"SELECT run_id FROM runs WHERE run_id IN ({', '.join(f':{name}' for name in names)})"
+    with statistics.reading() as database:
+        return {run_id for (run_id,) in database.execute(query, dict(zip(names, run_ids, strict=True)))}
+
+
 def _add_values(database: StatisticsTables, run: RunRecord) -> RunWithValues:
     calls = [CallRecord(*each) for each in database.execute(CALLS, {"run_id": run.run_id})]
     return RunWithValues(run, sorted(calls, key=lambda call: call.at), details.read_values(database, run.run_id))
@@ -143,6 +170,8 @@ def _add_values(database: StatisticsTables, run: RunRecord) -> RunWithValues:
 def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[list[RunWithValues]]:
     """Yield all runs of a list with their calls and values, in batches, each read in one transaction."""
     position: Position | None = None
+    if criteria.state and criteria.state not in STATES:
+        return
     while True:
         with statistics.reading() as database:
             page = _read_page(database, criteria, position, EXPORT_RUNS)

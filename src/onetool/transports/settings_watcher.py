@@ -51,7 +51,6 @@ async def watching(
     directory, user = str(app.directories.working_dir), app.directories.user
     entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
-    app.runs.serve()
     watcher = SettingsWatcher(app, registration, hooks or Hooks(), seconds)
     tasks = [asyncio.ensure_future(work) for work in (watcher.poll(), watcher.reload_on_request())]
     if handle_signals and SIGHUP is not None:  # signal handlers work only in the main thread

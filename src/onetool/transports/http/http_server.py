@@ -67,6 +67,7 @@ class HttpServer:
                     watched = watching(
                         self._app, url=self.bind.url, port=port, hooks=hooks, handle_signals=handle_signals
                     )
+                    self._app.runs.continue_paused()
                     async with watched:
                         await self._server.serve([self._socket])
                         await self._server.cancel_pending()

@@ -44,6 +44,7 @@ from onetool.results.window import Unit
 from onetool.runs.decisions import MAX_SECONDS, TOOL_PATTERN
 from onetool.runs.grants import MAX_COUNT
 from onetool.runs.model import CallState, RunState
+from onetool.stats.history import State as RunListState
 from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind
 from onetool.transports.http.errors import STATUS, ApiError, camel_case
@@ -276,7 +277,7 @@ class RunFilterQuery(Query):
     actor: Text = Field(default="", description="Only runs of this token or subject, such as `token laptop`")
     tool: Text = Field(default="", description="Only runs that called this tool")
     text: Text = Field(default="", description="Only runs whose code, id, error or client contains this text")
-    state: Annotated[Literal["", "running", "completed", "failed"], BeforeValidator(take_single)] = Field(
+    state: Annotated[RunListState, BeforeValidator(take_single)] = Field(
         default="", description="Only runs in this state"
     )
     error: Text = Field(default="", description="Only runs that failed with this type of error")
@@ -593,7 +594,7 @@ class Run(ApiModel):
     client: str
     started_at: Time
     duration_ms: float | None
-    state: Literal["running", "completed", "failed"]
+    state: Annotated[str, WithJsonSchema({"type": "string", "enum": list(get_args(RunListState)[1:])})]
     error: str | None
     command: str
     call_count: Count

@@ -155,6 +155,7 @@ class _Running:
             tokens = create_live_tokens(app)
             inner = self._inner = build(app, self._bind, tokens)
             hooks = Hooks(on_change=tokens.narrow, on_tick=inner.end_revoked)
+            app.runs.continue_paused()
             async with watching(app, hooks=hooks, handle_signals=False):
                 self._ready.set()
                 await self._stopping.wait()

@@ -414,6 +414,7 @@ def _describe(output: RunOutput, seconds: float) -> str:
 
 async def serve_stdio(app: OneTool) -> None:
     with contextlib.closing(OneToolServer(app)) as server:
+        app.runs.continue_paused()
         async with watching(app):
             await serve_connection(app, server, protocol_streams)
 

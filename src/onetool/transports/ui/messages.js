@@ -362,6 +362,7 @@ export const messages = {
   "state.completed": "completed",
   "state.failed": "failed",
   "state.running": "running",
+  "state.waiting": "waiting",
   "timeline.agent": "Agent",
   "timeline.at": "started after {time}",
   "timeline.calls": "Calls",

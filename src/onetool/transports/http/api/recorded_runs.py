@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from onetool.errors import ToolError, ToolNotFound
+from onetool.runs import run_list
 from onetool.runs.views import describe_run, describe_runs
 from onetool.state.storage import State
 from onetool.stats import history
 from onetool.stats.details import StoredValues
 from onetool.stats.history import Position, RunFilter, RunWithValues
-from onetool.stats.record import RunRecord
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError
@@ -60,21 +60,14 @@ class RecordedRunHandlers:
         yield Operation("GET", path, self.show, "Get a run with its calls", timeline, errors=("not_found",))
 
     async def list_runs(self, request: Request) -> Response:
-        query, visible = RunListQuery.of(request), identity.visible_runs(request)
-        after, criteria = parse_position(query.page_token), build_filter(query, **visible)
-        now, page = time.time(), history.RunPage([], None)
-        if query.state != "running":
-            page = await self._read_page(criteria, after, query.page_size, sees_all=visible["agent"] is None)
-        live = [run for run in self._api.live_runs.runs(**visible) if _matches(run, query)] if after is None else []
-        known = {run.run_id for run in page.runs}
-        runs = [run for run in live if run.run_id not in known] + [
-            run for run in page.runs if after is not None or run.at <= now
-        ]
-        if criteria.order == "newest":
-            runs.sort(key=lambda run: -run.at)
-        shown = [build_run(run, shows_directory=visible["agent"] is None) for run in runs]
+        query = RunListQuery.of(request)
+        visible = identity.visible_runs(request)
+        after = parse_position(query.page_token)
+        criteria = build_filter(query, **visible)
+        page = await read_page(self._api, criteria, after, query.page_size, **visible)
+        shown = [build_run(run, shows_directory=visible["agent"] is None) for run in page.runs]
         token = None if page.next is None else f"{page.next.value!r}_{page.next.run_id}"
-        is_plain = after is None and criteria == build_filter(RunListQuery(), **visible) and not query.state
+        is_plain = after is None and criteria == build_filter(RunListQuery(), **visible)
 
         def respond() -> Response:
             durable = self._list_durable(**visible) if is_plain else []
@@ -86,25 +79,6 @@ class RecordedRunHandlers:
         app = self._api.app
         found = describe_runs(app.stores.runs, app.redact, agent=agent)
         return [DurableRunLine(**run) for run in found if actor in {None, run["actor"]}]
-
-    async def _read_page(self, criteria: RunFilter, after: Position | None, size: int, *, sees_all: bool) -> Any:
-        """Read a page of all sources and merge them. Sources that cannot be read are left out: health reports them."""
-        pages = [
-            page
-            for stores in list_stores(self._api, sees_all=sees_all)
-            if (page := await read(self._api, stores, history.list_page, criteria, after, size)) is not None
-        ]
-        if len(pages) == 1:
-            return pages[0]
-        sign = 1 if criteria.order == "oldest" else -1
-        key: Callable[[Position], tuple[float, str]] = lambda each: (sign * each.value, each.run_id)  # noqa: E731
-        # Beyond the first position at which a source has more, the order of the merged runs is not known.
-        ends = [page.next for page in pages if page.next is not None]
-        border = min(ends, key=key) if ends else None
-        runs = sorted((run for page in pages for run in page.runs), key=lambda run: key(criteria.get_position(run)))
-        if border is not None:
-            runs = [run for run in runs if key(criteria.get_position(run)) <= key(border)]
-        return history.RunPage(runs, border)
 
     async def export(self, request: Request) -> Response:
         visible = identity.visible_runs(request)
@@ -129,15 +103,18 @@ class RecordedRunHandlers:
         run_id, visible = str(request.path_params["runID"]), identity.visible_runs(request)
         if run_id.startswith("r_"):
             return await self._api.run_in_thread(lambda: self._api.respond(self._describe_durable(run_id, **visible)))
-        live, sees_all = self._api.live_runs.find(run_id, **visible), visible["agent"] is None
+        live = self._api.live_runs.find(run_id, **visible)
+        sees_all = visible["agent"] is None
         found = None if live is None else RunWithValues(*live, {})
         for stores in () if found else list_stores(self._api, sees_all=sees_all):
             found = found or await read(self._api, stores, history.find_run, run_id, *visible.values())
-        if found is None:
-            hint = "list recent runs with GET /api/runs"
-            raise ApiError("not_found", f"no run {run_id!r}, or it has expired", {"runID": run_id}, hint=hint)
 
         def respond() -> Response:
+            if found is None:
+                with suppress(ToolNotFound):  # one that waits, and whose process has ended, has no statistics
+                    return self._api.respond(self._describe_durable(f"r_{run_id}", **visible))
+                hint = "list recent runs with GET /api/runs"
+                raise ApiError("not_found", f"no run {run_id!r}, or it has expired", {"runID": run_id}, hint=hint)
             timeline = build_timeline(found, shows_directory=sees_all)
             with suppress(ToolError):  # most runs are not in the journal
                 durable = self._describe_durable(f"r_{run_id}", **visible)
@@ -185,15 +162,38 @@ def flush_all(shared: list[State]) -> None:
         stores.recorder.flush()
 
 
+async def read_page(
+    api: Api,
+    criteria: RunFilter,
+    after: Position | None = None,
+    size: int = history.MAX_RUNS,
+    *,
+    agent: str | None,
+    actor: str | None,
+) -> run_list.ListPage:
+    """Return a page of the runs that this caller may see, after writing what is queued.
+
+    Sources that cannot be read are left out: health reports them.
+    """
+    sources = list_stores(api, sees_all=agent is None)
+    databases = [shared[0].recorder.database for shared in sources]
+    active = api.live_runs.runs(agent, actor)  # before the statistics, so that none is missing in both
+    app = api.app
+    runs = run_list.AllRuns(databases, app.stores.runs, app.redact, active, skips_unreadable=True)
+
+    def flush_and_read() -> run_list.ListPage:
+        for shared in sources:
+            flush_all(shared)
+        return runs.list_page(criteria, after, size)
+
+    return await api.run_in_thread(flush_and_read)
+
+
 async def list_recent(api: Api, agent: str | None, actor: str | None) -> list[Run]:
     """Return the recent runs, without those that start meanwhile: the stream of events reports them."""
-    now, found = time.time(), dict[str, RunRecord]()
-    for stores in list_stores(api, sees_all=agent is None):
-        page = await read(api, stores, history.list_page, RunFilter(agent=agent, actor=actor))
-        found |= {run.run_id: run for run in (page.runs if page else ()) if run.at <= now}
-    found |= {run.run_id: run for run in api.live_runs.runs(agent, actor)}
-    newest = sorted(found.values(), key=lambda run: -run.at)[: history.MAX_RUNS]
-    return [build_run(run, shows_directory=agent is None) for run in newest]
+    criteria = RunFilter(agent=agent, actor=actor, until=time.time())
+    page = await read_page(api, criteria, agent=agent, actor=actor)
+    return [build_run(run, shows_directory=agent is None) for run in page.runs]
 
 
 # --- filters -------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def build_filter(query: RunFilterQuery, agent: str | None = None, actor: str | N
         actor=actor if actor is not None else query.actor or None,
         tool=query.tool,
         text=query.text,
-        state="" if query.state == "running" else query.state,
+        state=query.state,
         error=query.error,
         min_seconds=None if query.min_ms is None else query.min_ms / 1000,
         max_seconds=None if query.max_ms is None else query.max_ms / 1000,
@@ -228,19 +228,11 @@ def parse_position(token: str) -> Position | None:
     raise ApiError("invalid", "pageToken: expected the nextPageToken of the previous page", {"parameter": "pageToken"})
 
 
-def _matches(run: RunRecord, query: RunListQuery) -> bool:
-    """Return whether an active run matches. Its duration and tools are not known yet."""
-    if query.state not in {"", "running"} or query.tool or query.error or query.max_ms or query.min_ms:
-        return False
-    wanted = query.agent in {"", run.agent} and query.actor in {"", run.actor}
-    is_in_time = (query.since or 0) <= run.at < (query.until or float("inf"))
-    return wanted and is_in_time and query.text.lower() in f"{run.command}\n{run.name}\n{run.run_id}".lower()
-
-
 # --- responses -----------------------------------------------------------------------------------------------------
 
 
-def build_run(run: RunRecord, *, shows_directory: bool = False) -> Run:
+def build_run(listed: run_list.ListedRun, *, shows_directory: bool = False) -> Run:
+    run = listed.record
     return Run(
         id=run.run_id,
         kind="run" if run.kind == "run" else "call",
@@ -250,7 +242,7 @@ def build_run(run: RunRecord, *, shows_directory: bool = False) -> Run:
         client=run.client,
         started_at=in_utc(run.at, "microseconds"),
         duration_ms=to_ms(run.seconds),
-        state="running" if run.seconds is None else "failed" if run.error_type else "completed",
+        state=listed.state,
         error=run.error_type,
         command=run.command,
         call_count=run.calls,
@@ -281,7 +273,7 @@ def build_timeline(found: RunWithValues, *, shows_directory: bool = False) -> Ti
     own = found.values.get(0, StoredValues())
     line = ERROR_LINE.search(own.error or "")
     return Timeline(
-        **build_run(run, shows_directory=shows_directory).model_dump(),
+        **build_run(run_list.ListedRun(run), shows_directory=shows_directory).model_dump(),
         calls=calls,
         calls_left_out=max(0, run.calls - len(calls)),
         most_at_once=len(lane_ends),

@@ -30,7 +30,7 @@ export function updateRow(row, run, isSelected) {
   const dot = row.querySelector(".dot");
   dot.dataset.state = run.state;
   dot.setAttribute("aria-label", tOr(`state.${run.state}`, run.state));
-  fill(row.querySelector(".time"), run.state === "running" ? "…" : formatDuration(run.durationMs));
+  fill(row.querySelector(".time"), ["running", "waiting"].includes(run.state) ? "…" : formatDuration(run.durationMs));
   fill(row.querySelector(".more"), describe(run));
   return true;
 }
