@@ -65,6 +65,7 @@ from onetool.util.redact import Redactor
 from onetool.util.running_servers import list_servers
 from onetool.util.shared_flight import SharedFlight
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.checks import Checks
@@ -87,7 +88,7 @@ class OneTool:
 
     def __init__(
         self,
-        settings: Settings | Mapping[str, Any] | None = None,
+        settings: Settings | JsonMapping | None = None,
         *,
         folder: Path | None = None,
         read: Callable[[], Loaded] | None = None,
@@ -144,7 +145,7 @@ class OneTool:
         )
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
-        self._health: SharedFlight[dict[str, Any]] = SharedFlight()
+        self._health: SharedFlight[JsonObject] = SharedFlight()
         self._reload: SharedFlight[str] = SharedFlight()
         self.summaries: SharedFlight[StatsSummary] = SharedFlight()
         self._retiring = BackgroundTasks()
@@ -265,7 +266,7 @@ class OneTool:
         caller: Caller | None = None,
         output: RunOutput | None = None,
         preset_format: str | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: JsonMapping | None = None,
     ) -> Answer:
         """Run a command as this agent or caller, and return the answer. `meta` is the metadata of the request."""
         return await self.runs.run(command, caller or Caller(agent), output, preset_format, meta)
@@ -290,7 +291,7 @@ class OneTool:
         self,
         agent: str = "default",
         output: RunOutput | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: JsonMapping | None = None,
         *,
         caller: Caller | None = None,
         ask: Approver | None = None,
@@ -502,7 +503,7 @@ class OneTool:
             return False
         return state.error is None and loaded == state.loaded
 
-    async def health(self) -> dict[str, Any]:
+    async def health(self) -> JsonObject:
         """Return the health report; `findings` are the problems as data."""
         report = lambda: self._checks().report_health(self._require_state(), self.log)  # noqa: E731 - it is short
         return await self._health.join(report, (self.times_configured, self.times_fixed))

@@ -9,6 +9,7 @@ from onetool.cli.approver import RunJournal, open_journal
 from onetool.errors import ToolNotFound
 from onetool.util.text import pluralize, shorten
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ def _build_filter(options: argparse.Namespace) -> "RunFilter":
     from onetool.stats.history import RunFilter
 
     names = ("agent", "tool", "state", "error", "text", "order")
-    given: dict[str, Any] = {name: getattr(options, name) for name in names if name in options}
+    given: JsonObject = {name: getattr(options, name) for name in names if name in options}
     given |= {
         f"{side}_seconds": getattr(options, f"{side}_ms") / 1000 for side in ("min", "max") if f"{side}_ms" in options
     }
@@ -94,13 +95,13 @@ def _build_filter(options: argparse.Namespace) -> "RunFilter":
     return RunFilter(**given)
 
 
-def _list(journal: RunJournal, options: argparse.Namespace) -> list[dict[str, Any]]:
+def _list(journal: RunJournal, options: argparse.Namespace) -> list[JsonObject]:
     from onetool.runs.run_list import AllRuns
 
     runs = AllRuns([journal.statistics], journal.store, journal.redact)
     criteria = _build_filter(options)
     left = max(1, getattr(options, "limit", DEFAULT_LIMIT))
-    lines: list[dict[str, Any]] = []
+    lines: list[JsonObject] = []
     position = None
     while left > 0:
         page = runs.list_page(criteria, position, min(left, PAGE_RUNS))
@@ -112,7 +113,7 @@ def _list(journal: RunJournal, options: argparse.Namespace) -> list[dict[str, An
     return lines
 
 
-def _describe_line(journal: RunJournal, run: "ListedRun") -> dict[str, Any]:
+def _describe_line(journal: RunJournal, run: "ListedRun") -> JsonObject:
     """Return a run with its state in the journal, if it is there."""
     from onetool.runs.views import describe_line
 
@@ -121,7 +122,7 @@ def _describe_line(journal: RunJournal, run: "ListedRun") -> dict[str, Any]:
     return line if durable is None else {**line, **describe_line(durable, journal.redact)}
 
 
-def _describe_record(run: "RunRecord") -> dict[str, Any]:
+def _describe_record(run: "RunRecord") -> JsonObject:
     return {
         "run": run.run_id,
         "kind": run.kind,
@@ -202,7 +203,7 @@ def _write_test(journal: RunJournal, run_id: str) -> str:
     return write_test(run, journal.store.list_calls(run.id), journal.redact.redact_data, code)
 
 
-def _describe(run: dict[str, Any]) -> "list[str]":
+def _describe(run: JsonObject) -> "list[str]":
     lines = [f"{run['run']}  {run['state']}{': ' if run['reason'] else ''}{run['reason']}"]
     actor = f"{run['actor']}, " if run["actor"] else ""
     lines += [f"{actor}agent {run['agent']}, client {run['client'] or 'unknown'}, started {run['started']}"]

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from onetool.errors import CannotAsk, ConfigError, PermissionDenied
 from onetool_child.interface import DONE, Context, Done, check_form, check_level, describe_progress
+from onetool_child.json_types import JsonMapping, JsonObject
 
 __all__ = ["Context", "Effect", "Foreign", "Permission", "ToolContext", "effects", "permissions"]
 OWN_PACK = "ot"
@@ -24,7 +25,7 @@ NO_CLIENT = "no client can show the question: only MCP clients that support elic
 # Called with the message; progress also with the part done and the total, if known.
 OnProgress = Callable[..., None]
 OnLog = Callable[[str, str], None]  # message and level
-OnAsk = Callable[[str, Mapping[str, Any]], Awaitable[Any]]  # question and JSON Schema of the answer
+OnAsk = Callable[[str, JsonMapping], Awaitable[Any]]  # question and JSON Schema of the answer
 # Sends an MCP request, such as sampling, and returns the response of the client or an error.
 AskClient = Callable[[Any], Awaitable[Any]]
 
@@ -72,7 +73,7 @@ class Foreign(NamedTuple):
     """The source, metadata and trust of a value from an upstream server."""
 
     source: str
-    meta: Mapping[str, Any]
+    meta: JsonMapping
     is_untrusted: bool
 
 
@@ -120,8 +121,8 @@ class RunGate(Protocol):
     @property
     def is_replayable(self) -> bool: ...
     @property
-    def cell_params(self) -> dict[str, Any]: ...  # the parameters of the cell that make a run repeatable
-    async def decide(self, tool: Any, args: Mapping[str, Any], context: "ToolContext", /) -> CallTicket | None:
+    def cell_params(self) -> JsonObject: ...  # the parameters of the cell that make a run repeatable
+    async def decide(self, tool: Any, args: JsonMapping, context: "ToolContext", /) -> CallTicket | None:
         """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
         ...
 
@@ -131,7 +132,7 @@ class CallGates:
     """Opens a gate for each call that is made with a context outside of runs."""
 
     is_replayable: ClassVar[bool] = False
-    cell_params: ClassVar[dict[str, Any]] = {}
+    cell_params: ClassVar[JsonObject] = {}
     labels: Any  # of the client session
     open: Callable[[], Any]
 
@@ -139,25 +140,25 @@ class CallGates:
 @dataclass(frozen=True, slots=True)
 class ToolContext(Context):
     agent_id: str = "default"
-    agent_config: Mapping[str, Any] = field(default_factory=dict)
+    agent_config: JsonMapping = field(default_factory=dict)
     working_dir: Path = field(default_factory=Path.cwd)
     permissions: frozenset[Permission] = frozenset()
-    sandbox: Mapping[str, Any] | None = None
+    sandbox: JsonMapping | None = None
     budget_guard: Any = None
     correlation_id: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: JsonMapping = field(default_factory=dict)
     caller: Caller = Caller()
     account: str = ""  # of the upstream server or API that the call uses; empty for the default
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
     hosts: tuple[str, ...] | None = None  # that HTTP tools may reach, among those of the settings; None for all
     bus: Any = field(default=None, repr=False, compare=False)  # for tools that call other tools
     system: object = None  # the running application: see `onetool.core.system`
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the tool's pack
+    settings: JsonMapping = field(default_factory=dict)  # of the tool's pack
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # that the tool may read
     on_progress: OnProgress | None = None  # may be called from any thread, like `on_log`
     on_log: OnLog | None = None
     on_ask: OnAsk | None = None  # asks the person at the client
-    get_settings: Callable[[str], Mapping[str, Any]] | None = None  # of a pack
+    get_settings: Callable[[str], JsonMapping] | None = None  # of a pack
     store_media: Callable[[bytes, str], str] | None = None  # content and MIME type -> handle; in a thread
     on_foreign_value: Callable[[Foreign], None] | None = None
     is_untrusted: Callable[[], bool] | None = None  # whether the run has received an untrusted value
@@ -254,7 +255,7 @@ class ToolContext(Context):
         asking = partial(self._ask, self.on_ask, message, check_form(schema))
         return self.bus.threads.wait_or_return(asking) if self.bus is not None else asking()
 
-    async def _ask(self, on_ask: OnAsk, message: str, schema: Mapping[str, Any]) -> Any:
+    async def _ask(self, on_ask: OnAsk, message: str, schema: JsonMapping) -> Any:
         with self.waiting() if self.waiting is not None else nullcontext():
             return await on_ask(message, schema)
 
@@ -262,7 +263,7 @@ class ToolContext(Context):
         """Call another tool with the same context and return its value or raise its error."""
         return self.bus.threads.wait_or_return(partial(self._call, name, args, kwargs))
 
-    async def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _call(self, name: str, args: tuple[Any, ...], kwargs: JsonObject) -> Any:
         result = await self.bus.call_tool(name, kwargs, self, positional=args)
         return result.unwrap()
 
@@ -270,7 +271,7 @@ class ToolContext(Context):
         """Call another tool from a synchronous tool, which runs in a thread."""
         return self.bus.call_from_thread(name, args, self).unwrap()
 
-    def to_data(self, pack: str) -> dict[str, Any]:
+    def to_data(self, pack: str) -> JsonObject:
         """Return the fields for a process of this pack, without settings of other packs and opaque metadata."""
         sandbox = self.sandbox and {name: self.sandbox[name] for name in SANDBOX_RULES if name in self.sandbox}
         return {

@@ -7,7 +7,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -29,6 +29,7 @@ from onetool.util.sanitize import sanitize_text
 from onetool.util.text import pluralize
 from onetool_child.data import FORMATS, has_too_much_indentation, record_lines
 from onetool_child.errors import restore
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.media import MAX_MEDIA
 from onetool_child.messages import split_bytes
 from onetool_child.summary import summary
@@ -167,7 +168,7 @@ class Presenter:
         pieces = (base64.b64encode(piece).decode("ascii") for piece in split_bytes(data, BASE64_BYTES))
         return any("[" in piece for piece in self._redact.redact_pieces(pieces))
 
-    async def render_success(self, output: RunOutput, result: dict[str, Any], caller: ToolContext) -> Answer:
+    async def render_success(self, output: RunOutput, result: JsonObject, caller: ToolContext) -> Answer:
         """Return the answer of a successful run. The code may have forged `result`; only its size is reliable."""
         sanitize = result.get("sanitize")
         try:
@@ -199,7 +200,7 @@ class Presenter:
             return "ot.tools()"
         return f"ot.result(handle={stored['handle']!r})"
 
-    def _make_loader(self, output: RunOutput, result: dict[str, Any]) -> Callable[[], Any]:
+    def _make_loader(self, output: RunOutput, result: JsonObject) -> Callable[[], Any]:
         """Return a function that returns the value of the run, which is parsed at the first call."""
         redact = self._redact
         if not output.value:
@@ -223,7 +224,7 @@ class Presenter:
         caller: ToolContext,
         *,
         sanitize: object,
-        error: Mapping[str, Any] | None = None,
+        error: JsonMapping | None = None,
         line: object = None,
     ) -> Answer:
         """Return the answer of a failed run; `error` is its error as data. The code may have forged the line."""
@@ -298,7 +299,7 @@ class Presenter:
             block.pieces = [render(stored_summary, block.format)]
 
 
-def _make_exception(error: Mapping[str, Any], redact: Redactor) -> Exception:
+def _make_exception(error: JsonMapping, redact: Redactor) -> Exception:
     data = redact.redact_data(dict(error))
     exception = restore(data)
     if data.get("line"):
@@ -314,7 +315,7 @@ def _output_blocks(output: RunOutput) -> list[_Block]:
     return [_Block(output.printed, output.printed_bytes)] if output.printed else []
 
 
-def _value_blocks(output: RunOutput, result: dict[str, Any], redact: Redactor) -> list[_Block]:
+def _value_blocks(output: RunOutput, result: JsonObject, redact: Redactor) -> list[_Block]:
     chosen = _get_format(result)
     if output.value:
         is_json, about = result.get("is_json") is True, str(result.get("about") or "")[:MAX_SUMMARY_CHARS]
@@ -335,7 +336,7 @@ def _value_blocks(output: RunOutput, result: dict[str, Any], redact: Redactor) -
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
 
 
-def _mark_blocks(printed: list[_Block], value: list[_Block], output: RunOutput, result: dict[str, Any]) -> None:
+def _mark_blocks(printed: list[_Block], value: list[_Block], output: RunOutput, result: JsonObject) -> None:
     """Keep help inline regardless of its size, and never store part of a stored result again."""
     called = {name for name, _ in output.calls}
     for block in (*printed, *value):
@@ -344,10 +345,10 @@ def _mark_blocks(printed: list[_Block], value: list[_Block], output: RunOutput, 
             block.cut = partial(_cut_block, block, result if block in value else {})
 
 
-def _cut_block(block: _Block, result: dict[str, Any], room: int) -> str:
+def _cut_block(block: _Block, result: JsonObject, room: int) -> str:
     """Return what fits into `room` bytes of a part of a stored result, with a note."""
 
-    def fits(window: dict[str, Any]) -> bool:
+    def fits(window: JsonObject) -> bool:
         return len(render(window, _get_format(result), flow=True).encode("utf-8", "replace")) <= room
 
     try:
@@ -386,11 +387,11 @@ def find_media(value: Any) -> tuple[str, ...]:
     return tuple(islice((handle for handle in found if isinstance(handle, str)), MAX_MEDIA))
 
 
-def _get_format(result: dict[str, Any]) -> str | None:
+def _get_format(result: JsonObject) -> str | None:
     chosen = result.get("format")
     return chosen if isinstance(chosen, str) and chosen in FORMATS else None
 
 
-def _is_slow(result: dict[str, Any]) -> bool:
+def _is_slow(result: JsonObject) -> bool:
     is_compact = _get_format(result) in {None, "json", "raw"} and not result.get("from_ot")
     return not is_compact and result["bytes"] > SLOW_BYTES

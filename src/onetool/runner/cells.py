@@ -28,6 +28,7 @@ from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.deadline import PausableDeadline
 from onetool_child.confine import split_memory
 from onetool_child.errors import TIMEOUT_HINT
+from onetool_child.json_types import JsonObject
 from onetool_child.messages import MEDIA
 from onetool_child.scratch import larger_than
 
@@ -75,7 +76,7 @@ class Host(Protocol):
 
     @property
     def has_acted(self) -> bool: ...
-    async def request(self, method: str, params: dict[str, Any]) -> Result: ...
+    async def request(self, method: str, params: JsonObject) -> Result: ...
     def output(self, data: bytes) -> None: ...
     def value(self, data: bytes) -> None: ...
     def media(self, data: bytes) -> None: ...
@@ -103,7 +104,7 @@ class CellProcess:
     on_excess: Callable[["CellProcess", Exception], None] = lambda _cell, _error: None
     on_stray: Callable[[str], None] | None = None  # set by its run
 
-    async def request(self, method: str, params: dict[str, Any]) -> Result:
+    async def request(self, method: str, params: JsonObject) -> Result:
         if self.host is None:
             return Result(ok=False, error=ToolError("no run in progress"))
         try:
@@ -116,7 +117,7 @@ class CellProcess:
         members = {**(result.members if isinstance(result, Reply) else {}), "paused_for": seconds}
         return Reply(result.ok, result.value, result.error, result.ran, members=members)
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: JsonObject) -> None:
         if method != "ready" or self.ready.done():
             raise ValueError(f"unexpected message {method!r} from a cell")
         self.pid = int(params["pid"])
@@ -176,7 +177,7 @@ class CellSource(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
     async def retire(self) -> None: ...
-    async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]: ...
+    async def run(self, params: JsonObject, host: Host) -> JsonObject: ...
     def warm_up(self) -> None: ...
     def split_memory(self, host: Host) -> int: ...
     async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]: ...
@@ -239,9 +240,7 @@ class Cells:
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    async def run(
-        self, params: dict[str, Any], host: Host, on_stray: Callable[[str], None] | None = None
-    ) -> dict[str, Any]:
+    async def run(self, params: JsonObject, host: Host, on_stray: Callable[[str], None] | None = None) -> JsonObject:
         """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time.
 
         With `replay` in `params` (`seed`, `clock` and `until`: the number of calls that are answered from a journal),
@@ -270,8 +269,8 @@ class Cells:
         return 0  # it has ended
 
     async def _run_by(
-        self, deadline: float, params: dict[str, Any], host: Host, on_stray: Callable[[str], None] | None
-    ) -> dict[str, Any]:
+        self, deadline: float, params: JsonObject, host: Host, on_stray: Callable[[str], None] | None
+    ) -> JsonObject:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             cell = await self._take(deadline)
             cell.on_stray = on_stray
@@ -287,7 +286,7 @@ class Cells:
                 return answer
         raise AssertionError("the last attempt returns or raises")
 
-    async def _run_in(self, cell: CellProcess, deadline: float, params: dict[str, Any], host: Host) -> dict[str, Any]:
+    async def _run_in(self, cell: CellProcess, deadline: float, params: JsonObject, host: Host) -> JsonObject:
         loop = asyncio.get_running_loop()
         cell.host, cell.started_at = host, loop.time()
         assert cell.channel is not None

@@ -5,13 +5,13 @@ A model reads these texts to write its next attempt.
 
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from itertools import chain
-from typing import Any
 
 from onetool.core.registry import MAX_LIST_CHARS, Registry, join_names, join_packs, nearest, python_name
 from onetool.errors import ToolError
 from onetool.util.text import did_you_mean, quote
+from onetool_child.json_types import JsonMapping
 
 EXAMPLE = "Example: ot.search(query='what you want to do')"
 MAX_CALLS_SHOWN = 20
@@ -60,7 +60,7 @@ BY_MESSAGE = {
 
 
 def render_failure(
-    error: Mapping[str, Any],
+    error: JsonMapping,
     calls: list[tuple[str, str]],
     registry: Registry,
     snippet: str = "",
@@ -89,7 +89,7 @@ def render_error(error: ToolError, calls: list[tuple[str, str]]) -> str:
     return "\n".join([*lines, f"Hint: {error.hint}"] if error.hint else lines)
 
 
-def _headline(error: Mapping[str, Any]) -> str:
+def _headline(error: JsonMapping) -> str:
     kind, message = str(error.get("class") or "Error"), str(error.get("message") or "")
     return kind if message in {"", kind} else truncate(f"{kind}: {message}", MAX_MESSAGE_CHARS)
 
@@ -98,7 +98,7 @@ def truncate(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text)} characters)"
 
 
-def _locate(error: Mapping[str, Any], snippet: str) -> list[str]:
+def _locate(error: JsonMapping, snippet: str) -> list[str]:
     if not error.get("line"):
         return []
     source = str(error.get("source") or "").strip()[:MAX_SOURCE_CHARS]
@@ -122,7 +122,7 @@ def _list_calls(calls: list[tuple[str, str]]) -> list[str]:
 
 
 def _find_hint(
-    error: Mapping[str, Any],
+    error: JsonMapping,
     calls: list[tuple[str, str]],
     registry: Registry,
     snippets: Collection[str],
@@ -154,7 +154,7 @@ def _hint_tool(kind: str, file: object, registry: Registry) -> str:
     return f"{CONFINED}{call.format(file=quote(file))}; {FIND_OTHERS}"
 
 
-def _hint_value(kind: str, error: Mapping[str, Any]) -> str | None:
+def _hint_value(kind: str, error: JsonMapping) -> str | None:
     """Return what the value is whose attribute or subscript failed."""
     if kind == "AttributeError" and error.get("object") == "dict":
         return _hint_keys(str(error.get("name"))[:MAX_NAME_CHARS], error.get("keys"))
@@ -173,7 +173,7 @@ def _hint_keys(name: str, keys: object) -> str:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def find_suspects(error: Mapping[str, Any]) -> set[str]:
+def find_suspects(error: JsonMapping) -> set[str]:
     """Return the names in an error that may be packs: unknown or imported ones, or variables that hide one."""
     kind, names = str(error.get("class")), [error.get("name")]
     if kind in {"AttributeError", "UnboundLocalError"}:
@@ -185,7 +185,7 @@ def find_suspects(error: Mapping[str, Any]) -> set[str]:
     return {name for name in first if name.isidentifier() and len(name) <= MAX_NAME_CHARS}
 
 
-def _hint_hidden_pack(error: Mapping[str, Any], registry: Registry) -> str | None:
+def _hint_hidden_pack(error: JsonMapping, registry: Registry) -> str | None:
     """Return a hint if an import or a variable hides a pack."""
     kind = str(error.get("class"))
     for name in sorted(find_suspects(error)):

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio.to_thread
 
@@ -25,6 +25,7 @@ from onetool.children.process import Process
 from onetool.errors import ToolError
 from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.confine import landlock_version
+from onetool_child.json_types import JsonObject
 from onetool_child.scratch import remove
 from onetool_child.zygote import Options
 
@@ -89,7 +90,7 @@ class _BaseLauncher:
     linger_seconds = 0.05
     answer_bytes = 0
 
-    def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
+    def __init__(self, options: JsonObject, on_gone: OnGone, on_stray: OnStray) -> None:
         self._options, self._on_gone, self._on_stray = options, on_gone, on_stray
         self._root: str | None = None
         self._cleaning = BackgroundTasks()
@@ -173,7 +174,7 @@ class _Heartbeat:
 class ZygoteLauncher(_BaseLauncher):
     kind = "forked"
 
-    def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
+    def __init__(self, options: JsonObject, on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
         self._starting: asyncio.Task[socket.socket] | None = None
         self._control: socket.socket | None = None
@@ -455,7 +456,7 @@ class Killable(Protocol):
 class SpawnLauncher(_BaseLauncher):
     kind = "spawned"
 
-    def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
+    def __init__(self, options: JsonObject, on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
         self._starting: dict[int, asyncio.Task[None]] = {}
         self._killed_early: set[int] = set()  # killed before they started

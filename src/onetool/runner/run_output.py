@@ -6,6 +6,7 @@ from typing import Any
 
 from onetool.core.context import AskClient, Foreign, OnAsk, OnLog
 from onetool.runs.questions import Approver
+from onetool_child.json_types import JsonObject
 
 MAX_META = 20
 MAX_NOTICES = 10
@@ -45,7 +46,7 @@ class RunOutput:
     media_count: int = 0
     sources: set[str] = field(default_factory=set)
     doing: str = ""  # what the run waits for
-    meta: dict[str, Any] = field(default_factory=dict)  # metadata of upstream responses, by tool
+    meta: JsonObject = field(default_factory=dict)  # metadata of upstream responses, by tool
     is_untrusted: bool = False  # whether a value came from an untrusted server
     keeps_value: bool = False  # whether the answer has the value even if it is too large for one message
     notices: list[str] = field(default_factory=list)  # shown beside the value

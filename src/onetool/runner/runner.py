@@ -42,6 +42,7 @@ from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.storage import SavedSnippetStorage
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
 from onetool_child.names import is_reserved
@@ -129,7 +130,7 @@ class Runner:
         """Expand with the snippets that the agent can use. Blocks on disk access."""
         return expand(code, merge_snippets(self.settings.snippets, self.saved_snippets, agent))
 
-    async def expand_snippet(self, name: str, values: dict[str, Any], agent: str) -> Result:
+    async def expand_snippet(self, name: str, values: JsonObject, agent: str) -> Result:
         """Return the code of a snippet that code calls, and the names in it."""
         try:
             expand = lambda name, known: snippets.expand_call(name, values, known)  # noqa: E731 - as `snippets.expand`
@@ -155,7 +156,7 @@ class Runner:
                 hint="let a tool read the data instead of putting it in code, or raise execution.max_command_bytes",
             )
 
-    async def resolve_names(self, names: Collection[str], used: Collection[str], output: RunOutput) -> dict[str, Any]:
+    async def resolve_names(self, names: Collection[str], used: Collection[str], output: RunOutput) -> JsonObject:
         """Return the meaning of these names after refreshing their sources.
 
         An upstream server that was never listed is started for this, which may take a while.
@@ -174,7 +175,7 @@ class Runner:
         known["packs"] |= {name: [] for name in spelled}
         return {**known, "spelled": spelled} if spelled else known
 
-    async def _discover_suspects(self, error: Mapping[str, Any]) -> None:
+    async def _discover_suspects(self, error: JsonMapping) -> None:
         """Load the packs that an error may refer to, so that its message can name them. Never waits for servers."""
         servers = set(map(python_name, self.settings.servers))
         with suppress(ToolError):
@@ -183,7 +184,7 @@ class Runner:
             if error.get("class") in {"NameError", "ModuleNotFoundError"}:
                 await self.bus.registry.load_pack_names()
 
-    async def _find_names(self, code: str) -> dict[str, Any]:
+    async def _find_names(self, code: str) -> JsonObject:
         return await run_in_thread_if(
             len(code) > LONG_CODE_CHARS, partial(tool_loader.find_names, code, self.bus.registry, self._projects)
         )
@@ -233,7 +234,7 @@ class _Host:
         self._plan = context.gate if isinstance(context.gate, PlanGate) else None
         self._replay = context.gate if isinstance(context.gate, ReplayGate) else None
 
-    async def request(self, method: str, params: dict[str, Any]) -> Result:
+    async def request(self, method: str, params: JsonObject) -> Result:
         self._request_count += 1
         if self._request_count > REQUESTS_PER_CALL * self._max_calls:
             raise BudgetExceeded("the run made too many requests and was ended")
@@ -306,7 +307,7 @@ class _Host:
         except ToolError as error:
             return Result(ok=False, error=error)
 
-    async def _call(self, name: str, args: list[Any], kwargs: dict[str, Any], account: str = "") -> Result:
+    async def _call(self, name: str, args: list[Any], kwargs: JsonObject, account: str = "") -> Result:
         calls = self._output.calls
         if len(calls) >= self._max_calls:
             message = f"the run exceeded its limit of {pluralize(self._max_calls, 'tool call')}"
@@ -328,7 +329,7 @@ class _Host:
         self._output.channel.emit("call", ended)
         return result
 
-    async def _call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any], account: str) -> Result:
+    async def _call_tool(self, name: str, args: list[Any], kwargs: JsonObject, account: str) -> Result:
         if self._context.hidden and (error := await self._find_hidden(name)) is not None:
             return Result(ok=False, error=error)
         context = replace(self._context, account=account) if account else self._context
@@ -359,7 +360,7 @@ class _Host:
         except ToolError:
             return None  # the call itself reports it
 
-    async def _look_up(self, method: str, params: dict[str, Any]) -> Result:
+    async def _look_up(self, method: str, params: JsonObject) -> Result:
         try:
             match method:
                 case "names":
@@ -384,14 +385,14 @@ class _Host:
                 raise
             return (await self._bus.resolve(name)).name
 
-    async def _resolve_names(self, names: list[Any], used: list[Any]) -> dict[str, Any]:
+    async def _resolve_names(self, names: list[Any], used: list[Any]) -> JsonObject:
         wanted, others = (
             [each for each in map(str, group[:MAX_NAMES]) if len(each) <= MAX_NAME_LENGTH and each.isidentifier()]
             for group in (names, used)
         )
         return await self._runner.resolve_names(wanted, others, self._output)
 
-    async def _describe_tool(self, name: str) -> dict[str, Any]:
+    async def _describe_tool(self, name: str) -> JsonObject:
         """Return the parameters of a tool that the agent may call."""
         tool = await self._bus.resolve(name)
         if not self._context.admits(tool):

@@ -5,12 +5,12 @@ The number of concurrent runs is limited per pool.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from onetool.children.shared import CallInterrupted, Users
 from onetool.errors import ToolError
 from onetool.runner.cells import PROBE_SECONDS, CellLimits, Cells, Host
 from onetool.util.background_tasks import BackgroundTasks
+from onetool_child.json_types import JsonObject
 
 UNUSED_SECONDS = 30.0  # until a pool without users is closed
 CLOSED_MESSAGE = "the run was ended: OneTool is shutting down"
@@ -34,7 +34,7 @@ class SharedCells:
         await self._pool.users.wait_for_calls(self)
         await self.__aexit__()
 
-    async def run(self, params: dict[str, Any], host: Host) -> dict[str, Any]:
+    async def run(self, params: JsonObject, host: Host) -> JsonObject:
         """Run code, as `Cells.run` does."""
         if self._is_closed:
             raise ToolError(CLOSED_MESSAGE)

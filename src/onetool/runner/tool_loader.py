@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
-from typing import Any
 
 import onetool.tools
 from onetool.backends.threads import ToolThreads
@@ -18,6 +17,7 @@ from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.sources import SUFFIX, find_functions
 from onetool.core.registry import Registry
 from onetool.core.tool import Tool
+from onetool_child.json_types import JsonObject
 from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -34,7 +34,7 @@ def load_tools(module: ModuleType, threads: ToolThreads | None = None) -> Iterat
         yield function_tool(function, name, threads, output=None)
 
 
-def find_names(code: str, registry: Registry, projects: Mapping[str, str]) -> dict[str, Any]:
+def find_names(code: str, registry: Registry, projects: Mapping[str, str]) -> JsonObject:
     """Return the known packs, tools, aliases and projects whose names occur anywhere in the code.
 
     They are sent with the code, so that the cost depends on the code and not on the catalog. Python binds them like any
@@ -46,7 +46,7 @@ def find_names(code: str, registry: Registry, projects: Mapping[str, str]) -> di
 
 def bind_names(
     names: Collection[str], used: Collection[str], registry: Registry, projects: Mapping[str, str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the meaning of these names in code. Reserved names, such as Python's builtins, are never bound."""
     used, free = set(used), [name for name in names if not is_reserved(name)]
     built_in = [OWN_PACK] if OWN_PACK in names else []

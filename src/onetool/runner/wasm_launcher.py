@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from onetool.children.channel import Channel, Reading
 from onetool.children.process import Process
 from onetool.errors import ToolError
 from onetool.runner.launch import REAP_SECONDS, OnGone, OnStray, SpawnLauncher, command_for, environment
+from onetool_child.json_types import JsonObject
 from onetool_child.wasm_frames import BEGIN, DATA, END, MAX_FORWARDED_BYTES, PREPARED, FrameReader, encode_frame
 from onetool_child.wasm_host import MAX_ANSWER_BYTES
 
@@ -44,7 +44,7 @@ class WasmLauncher(SpawnLauncher):
     linger_seconds = 1.0  # a process that ends its sandbox is used again, and starting another one takes longer
     answer_bytes = MAX_ANSWER_BYTES
 
-    def __init__(self, options: dict[str, Any], on_gone: OnGone, on_stray: OnStray) -> None:
+    def __init__(self, options: JsonObject, on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
         self._free: list[SandboxProcess] = []
         self._is_closing = False

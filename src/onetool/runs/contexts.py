@@ -1,9 +1,7 @@
 """The contexts of calls: what a tool may do for an agent, and how it reaches the application and the client."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from onetool.config.model import Settings
 from onetool.core.agents import Agents
@@ -13,6 +11,7 @@ from onetool.logging import Log
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.state.storage import MediaStorage
 from onetool.util.redact import Redactor
+from onetool_child.json_types import JsonMapping
 
 LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WARNING"}  # of MCP; others are errors
 
@@ -38,7 +37,7 @@ class Contexts:
         gate: RunGate | CallGates,
         correlation_id: str,
         output: RunOutput | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: JsonMapping | None = None,
     ) -> ToolContext:
         """Return the context for the calls of a gate. `meta` is the metadata of the request."""
         self._bus.registry.apply_switches()
@@ -64,7 +63,7 @@ class Contexts:
             caller=caller,
         )
 
-    def _get_pack_settings(self, pack: str) -> Mapping[str, Any]:
+    def _get_pack_settings(self, pack: str) -> JsonMapping:
         settings = self._settings.tools.get(pack)
         return settings.options if settings is not None else {}
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from types import EllipsisType
-from typing import Any, Final
+from typing import Final
 
 from onetool.config.model import Issuer, Token
 from onetool.errors import ArgumentError, Interrupted, ToolError, ToolNotFound, describe
@@ -14,6 +14,7 @@ from onetool.runs.grants import ANY
 from onetool.runs.model import CallState, Decision, DurableRunRecord, Grant
 from onetool.state.storage import RunStorage
 from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
+from onetool_child.json_types import JsonObject
 
 MAX_DAYS: Final = 30
 MAX_SECONDS: Final = MAX_DAYS * 86_400
@@ -27,7 +28,7 @@ OUTCOMES: Final = {
 }
 
 
-def parse_pattern(text: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+def parse_pattern(text: str) -> tuple[str, JsonObject, tuple[str, ...]]:
     """Return the tool, the patterns and the varying arguments of `gh.create_issue(repo="me/*", title=...)`.
 
     Without parentheses, there are neither. `gh.*(...)` varies all arguments.
@@ -42,7 +43,7 @@ def parse_pattern(text: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     return tool.strip(), patterns, varying
 
 
-def _parse_arguments(call: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _parse_arguments(call: str) -> tuple[JsonObject, tuple[str, ...]]:
     expression = ast.parse(call, mode="eval").body
     if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name):
         raise TypeError("not a call")

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from onetool.util.raw_json import RawJson
 from onetool.util.text import pluralize
 from onetool_child.data import as_data
 from onetool_child.errors import get_message, restore
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.runs.runs import Runs
@@ -57,7 +58,7 @@ class Ticket:
     gate: "Gate"
     call: DurableCall
     tool: Tool
-    args: Mapping[str, Any]
+    args: JsonMapping
     context: ToolContext
     grant: str | None = None
     recorded: Result | None = None
@@ -158,7 +159,7 @@ class Gate:
             self._runs.finish_later(self, None if error is None else error_type(error))
 
     @property
-    def cell_params(self) -> dict[str, Any]:
+    def cell_params(self) -> JsonObject:
         """The parameters of the cell that make a run repeatable."""
         if not self.is_replayable:
             return {}
@@ -167,7 +168,7 @@ class Gate:
 
     # --- the three steps of a call ----------------------------------------------------------------------------------
 
-    async def decide(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Ticket | None:
+    async def decide(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Ticket | None:
         """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
         if self.stopped is not None:
             raise self.stopped
@@ -189,7 +190,7 @@ class Gate:
             ticket.recorded = read_result(call)
         return ticket
 
-    async def _decide_separately(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Ticket | None:
+    async def _decide_separately(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Ticket | None:
         """Ask about a call of a run that cannot be replayed, as a run of its own."""
         gate = self._runs.open_separate_gate(self)
         try:
@@ -198,7 +199,7 @@ class Gate:
             gate.close(error)
             raise
 
-    def _record_labels(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+    def _record_labels(self, tool: Tool, args: JsonMapping, context: ToolContext) -> None:
         """Remember which private and untrusted data the client may have received."""
         if self.labels is not None:
             is_untrusted = context.is_untrusted is not None and context.is_untrusted()
@@ -276,9 +277,7 @@ class Gate:
             return result  # its run has another clock
         return replace(result, clock=now) if self.is_replayable else result
 
-    def record_refusal(
-        self, name: str, positional: Sequence[Any], keywords: Mapping[str, Any], error: Exception
-    ) -> None:
+    def record_refusal(self, name: str, positional: Sequence[Any], keywords: JsonMapping, error: Exception) -> None:
         """Record the error of a call that was not made, for tests of this run. A continued run makes the call again."""
         if not self.is_replayable or isinstance(error, CallRejected):
             return
@@ -300,7 +299,7 @@ class Gate:
 
     # --- replay -----------------------------------------------------------------------------------------------------
 
-    async def _identify(self, tool: Tool, args: Mapping[str, Any], account: str = "") -> DurableCall:
+    async def _identify(self, tool: Tool, args: JsonMapping, account: str = "") -> DurableCall:
         """Return the recorded call that this one repeats, or a new one."""
         is_large = any(isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS for value in args.values())
         arguments = await anyio.to_thread.run_sync(encode_arguments, args) if is_large else encode_arguments(args)
@@ -583,12 +582,12 @@ def _has_acted(call: DurableCall) -> bool:
     return bool(call.by) or not CHANGING.isdisjoint(call.effects)
 
 
-def encode_arguments(args: Mapping[str, Any]) -> str:
+def encode_arguments(args: JsonMapping) -> str:
     """Return the bound arguments as canonical JSON."""
     return json.dumps(as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def order_arguments(args: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
+def order_arguments(args: JsonMapping, tool: Tool) -> JsonObject:
     """Return the arguments as people read them: those that the tool declares first, in the order of its schema."""
     declared = [name for name in tool.input.json.get("properties", {}) if name in args]
     return {name: args[name] for name in dict.fromkeys([*declared, *args])}

@@ -2,13 +2,14 @@
 
 import json
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from glob import escape, has_magic
 from typing import Any
 
 from onetool.errors import ArgumentError
 from onetool.runs.model import DurableCall, Grant
+from onetool_child.json_types import JsonMapping, JsonObject
 
 ANY = "*"  # among the names of varying arguments: all others
 MAX_COUNT = 100_000  # of calls that a grant allows
@@ -16,7 +17,7 @@ MAX_VALUE_CHARS = 2000
 ACCOUNT_ARGUMENT = "@account"  # the account of a call, among its recorded arguments
 
 
-def covers(grant: Grant, tool: str, arguments: Mapping[str, Any], definition: str = "") -> bool:
+def covers(grant: Grant, tool: str, arguments: JsonMapping, definition: str = "") -> bool:
     """Return whether the grant allows this call. The account of a call must be part of the grant."""
     if not fnmatchcase(tool, grant.tool) or grant.definition not in {"", definition}:
         return False
@@ -44,7 +45,7 @@ def _is_same(value: Any, other: Any) -> bool:
 def make_grants(
     calls: Iterable[DurableCall],
     tool: str,
-    patterns: Mapping[str, Any] | None = None,
+    patterns: JsonMapping | None = None,
     varying: Iterable[str] = (),
     *,
     count: int = 1,
@@ -76,9 +77,9 @@ def make_grants(
     return tuple(grants.values())
 
 
-def _fix(arguments: Mapping[str, Any], varying: Collection[str]) -> dict[str, Any]:
+def _fix(arguments: JsonMapping, varying: Collection[str]) -> JsonObject:
     """Return patterns that match exactly these values, without those of varying arguments."""
-    fixed: dict[str, Any] = {}
+    fixed: JsonObject = {}
     for name, value in arguments.items():
         if name == ACCOUNT_ARGUMENT or {name, ANY}.isdisjoint(varying):
             fixed[name] = escape(value) if isinstance(value, str) else value

@@ -1,12 +1,12 @@
 """Records of durable runs, their calls, and the decisions of people about them."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from onetool.errors import Interrupted, describe
+from onetool_child.json_types import JsonMapping
 
 MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 
@@ -89,7 +89,7 @@ class RunOutcome(NamedTuple):
 
     blocks: tuple[str, ...] = ()
     value: Any = None
-    error: Mapping[str, Any] | None = None
+    error: JsonMapping | None = None
     media: tuple[str, ...] = ()
     is_cut: bool = False  # whether the value was too large to keep; the blocks have its summary
 
@@ -116,7 +116,7 @@ class Grant:
 
     id: str  # g_ and random digits
     tool: str  # name or pattern
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # a string is a pattern, other values must be equal
+    arguments: JsonMapping = field(default_factory=dict)  # a string is a pattern, other values must be equal
     varying: tuple[str, ...] = ()  # names of arguments that may be anything; `*` for all others
     definition: str = ""  # of the tool, if it is not a pattern: another one is asked about
     left: int = 1  # calls that it still covers

@@ -4,7 +4,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from onetool.config.model import ApprovalNotice
 from onetool.errors import NetworkError, ToolError
@@ -89,8 +89,9 @@ class ApprovalNotifier:
     async def _post(self, url: str, text: str) -> None:
         rules = HostRules.for_url(url, allow_private_addresses=self._allows_private)
         request = Request("POST", url, [("Content-Type", "application/json")], json.dumps({"text": text}).encode())
-        limits: Mapping[str, Any] = {"timeout": TIMEOUT_SECONDS, "max_bytes": MAX_RESPONSE_BYTES}
-        response = await self._net.send(request, follow_redirects=False, rules=(rules,), **limits)
+        response = await self._net.send(
+            request, follow_redirects=False, rules=(rules,), timeout=TIMEOUT_SECONDS, max_bytes=MAX_RESPONSE_BYTES
+        )
         if not 200 <= response.status < 300:  # noqa: PLR2004 - successful responses
             raise NetworkError(f"the webhook returned status {response.status}")
 

@@ -5,7 +5,7 @@ placeholder. Code that forges a marker only changes what is shown, because no ca
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -18,6 +18,7 @@ from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError
 from onetool.runner.run_output import RunOutput
 from onetool_child.data import encode
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.runner.runner import Runner
@@ -41,28 +42,26 @@ class PlanGate:
     is_replayable: ClassVar[bool] = False
     outer: Any = None
     used_memory: int = 0  # bytes of the memory of the run, which the plan must not use
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[JsonObject] = field(default_factory=list)
     ended: ToolError | None = None  # why the plan ended early
     _marker: str = field(default_factory=lambda: f"result-{secrets.token_hex(16)}")
     _bytes: int = 0
 
     @property
-    def cell_params(self) -> dict[str, Any]:
+    def cell_params(self) -> JsonObject:
         return {"placeholder": self._marker, "used_memory": self.used_memory}
 
     @property
     def labels(self) -> Any:
         return getattr(self.outer, "labels", None)
 
-    async def decide(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def decide(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         """Decide about a call that a tool makes. It must only read, because the tool could not use a placeholder."""
         if is_listed(tool, args):
             raise self.end(f"a tool that only reads tried to call {tool.name}, which a plan does not call")
         return None if self.outer is None else await self.outer.decide(tool, args, context)
 
-    async def call(
-        self, bus: ToolBus, name: str, args: list[Any], kwargs: dict[str, Any], context: ToolContext
-    ) -> Result:
+    async def call(self, bus: ToolBus, name: str, args: list[Any], kwargs: JsonObject, context: ToolContext) -> Result:
         """Call a tool that reads, or list the call. Raise if the plan has ended."""
         if any(self.find_markers([args, kwargs])):
             try:
@@ -77,7 +76,7 @@ class PlanGate:
         return result
 
     async def _list_with_placeholders(
-        self, bus: ToolBus, name: str, args: list[Any], kwargs: dict[str, Any], context: ToolContext
+        self, bus: ToolBus, name: str, args: list[Any], kwargs: JsonObject, context: ToolContext
     ) -> Result:
         """List a call whose arguments cannot be validated, because some are unknown."""
         tool = await bus.resolve(name)
@@ -88,7 +87,7 @@ class PlanGate:
             raise self.end_at_use([args, kwargs])
         return self.list_call(tool, bound, account)
 
-    def list_call(self, tool: Tool, args: Mapping[str, Any], account: str) -> Result:
+    def list_call(self, tool: Tool, args: JsonMapping, account: str) -> Result:
         """Add a call to the plan. Return the marker of its result."""
         defaults = tool.input.defaults
         given = {name: value for name, value in args.items() if name not in defaults or value != defaults[name]}
@@ -130,7 +129,7 @@ class PlanGate:
             return {key: self.show(item) for key, item in value.items()}
         return [self.show(item) for item in value] if isinstance(value, list) else value
 
-    def _read_marker(self, value: dict[str, Any]) -> int | None:
+    def _read_marker(self, value: JsonObject) -> int | None:
         number = value.get(self._marker)
         return number if type(number) is int and 0 < number <= len(self.calls) and len(value) == 1 else None
 
@@ -140,7 +139,7 @@ class PlannedCall:
     """The gate of one call that code makes. Later decisions are about calls that its tool makes."""
 
     is_replayable: ClassVar[bool] = False
-    cell_params: ClassVar[dict[str, Any]] = {}
+    cell_params: ClassVar[JsonObject] = {}
     plan: PlanGate
     is_decided: bool = False
 
@@ -148,14 +147,14 @@ class PlannedCall:
     def labels(self) -> Any:
         return self.plan.labels
 
-    async def decide(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def decide(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         is_first, self.is_decided = not self.is_decided, True
         if is_first and is_listed(tool, args):
             return ListedCall(self.plan.list_call(tool, args, context.account))
         return await self.plan.decide(tool, args, context)
 
 
-def is_listed(tool: Tool, args: Mapping[str, Any]) -> bool:
+def is_listed(tool: Tool, args: JsonMapping) -> bool:
     """Return whether a plan lists a call of the tool instead of making it."""
     return has_effect(tool, args) or tool.name in CHANGING_TOOLS
 
@@ -166,7 +165,7 @@ def reject_nested(context: ToolContext) -> None:
         raise ToolError("a plan cannot contain another plan", hint="put all code into one ot.plan(code=...)")
 
 
-async def make_plan(runner: "Runner", code: str, context: ToolContext, redact: Callable[[Any], Any]) -> dict[str, Any]:
+async def make_plan(runner: "Runner", code: str, context: ToolContext, redact: Callable[[Any], Any]) -> JsonObject:
     """Return the calls with effects that the code would make, and its value or why the plan ended."""
     used_memory = 0 if context.split_memory is None else context.split_memory()
     gate = PlanGate(context.gate, used_memory)

@@ -2,15 +2,15 @@
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape
-from typing import Any
 
 from onetool.runs.grants import MAX_COUNT, MAX_VALUE_CHARS, make_grants, show_value
 from onetool.runs.model import CallState, Decision, DurableCall, Grant
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_QUESTION_CHARS = 20_000
 MAX_ARGUMENTS = 50  # that a person is shown; a call with more is rejected
@@ -22,7 +22,7 @@ MEANING = (
     f"{APPROVE}: make these calls. {APPROVE_SIMILAR}: also allow further calls with the same arguments, in this run. "
     f"{REJECT}: the code gets an error. {STOP}: end the run."
 )
-APPROVAL_FORM: dict[str, Any] = {  # the decision is required: some clients accept empty forms by themselves
+APPROVAL_FORM: JsonObject = {  # the decision is required: some clients accept empty forms by themselves
     "type": "object",
     "properties": {
         "decision": {
@@ -55,7 +55,7 @@ APPROVAL_FORM: dict[str, Any] = {  # the decision is required: some clients acce
 class Approver:
     """A person whose answers count. `ask` shows a question; None means that the person declined."""
 
-    ask: Callable[["Question"], Awaitable[Mapping[str, Any] | None]]
+    ask: Callable[["Question"], Awaitable[JsonMapping | None]]
     name: str  # for the records
     transport: str  # `stdio`, `http` or `cli`
     via: str = "client"  # one of the places of `approvals.via`
@@ -92,7 +92,7 @@ class Question:
         return json.dumps({"run": self.run_id, "calls": calls})
 
     @property
-    def form(self) -> dict[str, Any]:
+    def form(self) -> JsonObject:
         """The JSON Schema of the answer, with examples of what a person may allow to differ."""
         properties = APPROVAL_FORM["properties"]
         description = f"{properties[VARYING]['description']} In these calls: {self._list_examples()}"
@@ -107,7 +107,7 @@ class Question:
                 values.setdefault(show_name(name), {})[show_value(value, MAX_EXAMPLE_CHARS)] = None
         return "; ".join(f"{name}: {', '.join(list(shown)[:MAX_EXAMPLES])}" for name, shown in values.items())
 
-    def read(self, answer: Mapping[str, Any] | None, by: str) -> Decision:
+    def read(self, answer: JsonMapping | None, by: str) -> Decision:
         """Return the decision in an answer; None means that the person declined."""
         numbers = tuple(call.number for call in self.calls)
         choice = REJECT if answer is None else answer.get("decision")
@@ -118,7 +118,7 @@ class Question:
             return Decision(True, by, numbers, reason)
         return Decision(False, by, numbers, reason, stops_run=choice == STOP)
 
-    def _make_grants(self, answer: Mapping[str, Any]) -> tuple[Grant, ...]:
+    def _make_grants(self, answer: JsonMapping) -> tuple[Grant, ...]:
         names = [name.strip() for name in str(answer.get(VARYING) or "").split(",")]
         varying = [name for name in names if name]
         grants: list[Grant] = []
@@ -163,7 +163,7 @@ def describe_call(index: int, call: DurableCall) -> str:
     return "\n".join(map(escape_invisible, lines))
 
 
-def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def describe_difference(before: JsonMapping, now: JsonMapping) -> str:
     """Return which arguments of a call have changed, with their earlier values."""
     changed = [
         name for name in (*before, *(name for name in now if name not in before)) if before.get(name) != now.get(name)

@@ -5,7 +5,7 @@ arguments that the code passes; the recorded arguments also have defaults and va
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from onetool.runs.gate import SETTLED, read_result
 from onetool.runs.model import DurableCall, DurableRunRecord
 from onetool_child.data import as_data
 from onetool_child.errors import TIMEOUT_HINT
+from onetool_child.json_types import JsonMapping, JsonObject
 
 
 @dataclass(slots=True)
@@ -29,10 +30,10 @@ class ReplayGate:
     calls: list[DurableCall] = field(default_factory=list)
 
     @property
-    def cell_params(self) -> dict[str, Any]:
+    def cell_params(self) -> JsonObject:
         return {"replay": {"seed": self.seed, "clock": self.started, "until": len(self.calls)}}
 
-    def answer(self, name: str, positional: Sequence[Any], keywords: Mapping[str, Any]) -> Result:
+    def answer(self, name: str, positional: Sequence[Any], keywords: JsonMapping) -> Result:
         """Return the recorded result of this call."""
         for call in self.calls:
             if python_name(call.tool) == python_name(name) and _matches(
@@ -72,7 +73,7 @@ def check_replayable(run: DurableRunRecord, calls: Iterable[DurableCall]) -> Non
         raise ToolError(f"cannot replay {run.id}: {reason}", hint=hint if "recorded" in reason else "")
 
 
-def _matches(recorded: Mapping[str, Any], positional: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+def _matches(recorded: JsonMapping, positional: Sequence[Any], keywords: JsonMapping) -> bool:
     """Return whether the arguments of a call are among the recorded ones. Names may be abbreviated."""
     left = dict(recorded)
     for name, value in keywords.items():

@@ -61,6 +61,7 @@ from onetool.util.redact import Redactor
 from onetool.util.text import pluralize, quote
 from onetool_child.data import as_data
 from onetool_child.errors import restore
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.snippets.saved_snippets import SavedSnippet
@@ -181,7 +182,7 @@ class Runs:
         caller: Caller,
         output: RunOutput | None = None,
         preset_format: str | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: JsonMapping | None = None,
     ) -> Answer:
         """Run a command and return the answer for the client; `meta` is the metadata of the request."""
         if self._error is not None and not _works_without_settings(command):
@@ -238,7 +239,7 @@ class Runs:
         notices = [*self.notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in output.notices)]
         return replace(answer, blocks=(*map(self._redact, notices), *answer.blocks)) if notices else answer
 
-    async def plan(self, code: str, context: ToolContext) -> dict[str, Any]:
+    async def plan(self, code: str, context: ToolContext) -> JsonObject:
         """Return what the code would do. Only tools that read are called.
 
         An agent has one plan at a time, so that it takes one cell more than its runs. Waiting counts as time of
@@ -267,7 +268,7 @@ class Runs:
         self,
         caller: Caller,
         output: RunOutput | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: JsonMapping | None = None,
         *,
         ask: Approver | None = None,
         hold: float = 0.0,
@@ -286,7 +287,7 @@ class Runs:
         )
         return self._contexts.make(caller, gates, first_id, output, meta)
 
-    async def start_call(self, tool_name: str, arguments: Mapping[str, Any], context: ToolContext) -> str:
+    async def start_call(self, tool_name: str, arguments: JsonMapping, context: ToolContext) -> str:
         """Call a tool in the background, as a run of one call. Return the ID of the run."""
         running = sum(gate.record.agent == context.agent_id for gate in self._in_background.values())
         if running >= BACKGROUND_PER_AGENT:

@@ -15,6 +15,7 @@ from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
 from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonObject
 
 MAX_VALUE_CHARS: Final = 4_000  # of one string
 MAX_SHOWN_CHARS: Final = 20_000  # of all arguments of a call, or of its result
@@ -33,7 +34,7 @@ class WaitingCall(TypedDict):
     number: int
     tool: str
     effects: list[str]
-    arguments: dict[str, Any]
+    arguments: JsonObject
     reason: str
     state: str
 
@@ -61,13 +62,13 @@ def describe_runs(
     store: RunStorage,
     redact: Redactor,
     agent: str | None = None,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return runs without their calls, newest first."""
     runs = store.list_runs(agent=agent)
     return [{**describe_line(run, redact), "calls": len(store.list_calls(run.id))} for run in runs]
 
 
-def describe_run(store: RunStorage, run_id: str, redact: Redactor) -> dict[str, Any]:
+def describe_run(store: RunStorage, run_id: str, redact: Redactor) -> JsonObject:
     """Return a run with its calls. Raise ToolNotFound if it does not exist."""
     run = find_run(store, run_id)
     return {**describe_line(run, redact), "calls": [_describe_call(call, redact) for call in store.list_calls(run.id)]}
@@ -119,7 +120,7 @@ def describe_waiting(store: RunStorage, run: DurableRunRecord, redact: Redactor)
     }
 
 
-def describe_line(run: DurableRunRecord, redact: Redactor) -> dict[str, Any]:
+def describe_line(run: DurableRunRecord, redact: Redactor) -> JsonObject:
     """Return a run without its calls."""
     return {
         "run": run.id,
@@ -135,7 +136,7 @@ def describe_line(run: DurableRunRecord, redact: Redactor) -> dict[str, Any]:
     }
 
 
-def _describe_call(call: DurableCall, redact: Redactor) -> dict[str, Any]:
+def _describe_call(call: DurableCall, redact: Redactor) -> JsonObject:
     return {
         "number": call.number,
         "tool": _show_line(call.tool, redact),
@@ -150,11 +151,11 @@ def _describe_call(call: DurableCall, redact: Redactor) -> dict[str, Any]:
     }
 
 
-def _show_arguments(call: DurableCall, redact: Redactor) -> dict[str, Any]:
+def _show_arguments(call: DurableCall, redact: Redactor) -> JsonObject:
     """Return the arguments. Each has its share of the characters, so that none can hide the others."""
     arguments = json.loads(call.arguments)
     limit = max(MIN_SHOWN_CHARS, MAX_SHOWN_CHARS // max(1, len(arguments)))
-    shown: dict[str, Any] = {}
+    shown: JsonObject = {}
     for name, value in list(arguments.items())[:MAX_ARGUMENTS]:
         shown[_make_unique(_show_line(name, redact), shown)] = _Shortener(limit).shorten(redact.redact_data(value))
     hidden = len(arguments) - MAX_ARGUMENTS
@@ -193,7 +194,7 @@ class _Shortener:
             self._left -= len(text)
             return text
         if isinstance(value, dict):
-            shown: dict[str, Any] = {}
+            shown: JsonObject = {}
             for name, item in self._shorten_items(value):
                 shown[_make_unique(name, shown)] = item
             return shown
@@ -211,7 +212,7 @@ class _Shortener:
             self._left -= 1
             yield self.shorten(item)
 
-    def _shorten_items(self, items: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _shorten_items(self, items: JsonObject) -> Iterator[tuple[str, Any]]:
         for index, (key, item) in enumerate(items.items()):
             if self._left <= 0:
                 yield "…", f"({pluralize(len(items) - index, 'more entry', 'more entries')} not shown)"

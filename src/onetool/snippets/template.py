@@ -7,7 +7,7 @@ inside `{{ }}` are code like the rest of the body; everything else is a value. I
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from time import thread_time
 from typing import Any
 
@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from onetool.errors import ToolError
 from onetool.snippets.values import Name, literal
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_CODE_CHARS = 100_000  # parsing takes less than 0.1 s, with the interpreter lock held
 MAX_RENDERED_CHARS = 1_000_000
@@ -46,7 +47,7 @@ class Rendering(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(undefined=StrictUndefined, finalize=self._replace_value, optimized=False, cache_size=0)
-        self.values: dict[str, Any] = {}
+        self.values: JsonObject = {}
         self._key = secrets.token_hex(4)
         self._size, self._deadline = 0, thread_time() + MAX_SECONDS
         self.globals = {name: self.globals[name] for name in ("range", "dict", "namespace")}
@@ -58,7 +59,7 @@ class Rendering(ImmutableSandboxedEnvironment):
             "_each": self._each,
         }
 
-    def render(self, body: str, variables: Mapping[str, Any]) -> str:
+    def render(self, body: str, variables: JsonMapping) -> str:
         try:
             chunks: list[str] = []
             for chunk in self.from_string(self._prepare(body)).generate(variables):

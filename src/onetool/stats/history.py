@@ -8,13 +8,14 @@ runs than were asked for, or none, and still have a position from which to conti
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from onetool.stats import details, spending
 from onetool.stats.database import StatisticsDatabase, StatisticsTables
 from onetool.stats.details import FailureGroup, StoredValues
 from onetool.stats.record import CallRecord, RunRecord, to_column
 from onetool.stats.spending import Spending
+from onetool_child.json_types import JsonObject
 
 MAX_RUNS: Final = 200
 MAX_CALLS: Final = 1000  # of one run; further calls are only counted
@@ -63,7 +64,7 @@ class RunFilter:
     order: Order = "newest"
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         escaped = self.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
         fields = {name: getattr(self, name) for name in CONDITIONS}
         names = {"agent": to_column(self.agent), "actor": to_column(self.actor), "tool": to_column(self.tool)}

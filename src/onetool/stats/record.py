@@ -19,6 +19,7 @@ from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE
 from onetool.util.background import Background
 from onetool.util.clock_watch import Sweep
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.config.model import RunHistory, Stats
@@ -239,7 +240,7 @@ def _insert_into(table: str, kind: type[Record]) -> str:
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"  # noqa: S608
 
 
-def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[dict[str, Any]]:
+def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[JsonObject]:
     for record in records:
         if isinstance(record, kind):
             yield {

@@ -9,12 +9,12 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from onetool.stats.rollup import DAY, HOUR
 from onetool.stats.summary import Series, StatsSummary
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonObject
 
 PERIODS = {"day": "Last 24 hours", "week": "Last 7 days", "month": "Last 30 days", "all": "All time"}
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
@@ -95,7 +95,7 @@ def _bar_times(series: Series) -> list[datetime]:
     return [start + place * width for place in range(len(series["calls"]))]
 
 
-def _make_bars(series: Series, top: int) -> list[dict[str, Any]]:
+def _make_bars(series: Series, top: int) -> list[JsonObject]:
     """Return the bars with their heights in percent of the chart; none if there are no calls."""
     bars = []
     for moment, calls, errors in zip(_bar_times(series), series["calls"], series["errors"], strict=True):
@@ -124,7 +124,7 @@ def _choose_labels(moments: Sequence[datetime], width: int) -> Iterable[int]:
     return [place for place, seconds in enumerate(seconds_of_day) if seconds % every < HOUR]
 
 
-def _make_sparkline(counts: Sequence[int]) -> dict[str, Any] | None:
+def _make_sparkline(counts: Sequence[int]) -> JsonObject | None:
     """Return a sparkline of a tool's calls over time, at its own scale."""
     top = max(counts, default=0) or 1
     points = (

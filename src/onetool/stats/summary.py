@@ -17,13 +17,14 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 from onetool.errors import ToolError
 from onetool.stats import rollup
 from onetool.stats.database import StatisticsDatabase, StatisticsTables
 from onetool.stats.record import to_column
 from onetool.stats.rollup import BLOCK, DAY, HOUR
+from onetool_child.json_types import JsonMapping
 
 # Length of a period, and width of its bars. All time uses the first width with few enough bars.
 PERIODS: Mapping[str, tuple[float, int]] = {"day": (DAY, HOUR), "week": (7 * DAY, 6 * HOUR), "month": (30 * DAY, DAY)}
@@ -218,11 +219,11 @@ def _select_ranges(database: StatisticsTables, *ranges: tuple[int, int, int]) ->
     database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
 
 
-def _call_kind(filters: Mapping[str, Any]) -> int:
+def _call_kind(filters: JsonMapping) -> int:
     return rollup.ALL_CALLS if filters["tool"] is None else rollup.CALLS_OF_TOOL
 
 
-def _summarize_tools(database: StatisticsTables, filters: Mapping[str, Any]) -> list[ToolSummary]:
+def _summarize_tools(database: StatisticsTables, filters: JsonMapping) -> list[ToolSummary]:
     filters = {**filters, "kind": rollup.CALLS_OF_TOOL}
     database.execute(TOP, filters)
     errors: dict[str, dict[str, int]] = {}
@@ -242,9 +243,7 @@ def _summarize_tools(database: StatisticsTables, filters: Mapping[str, Any]) -> 
     ]
 
 
-def _summarize_runs(
-    database: StatisticsTables, filters: Mapping[str, Any], round_trip_ms: int
-) -> tuple[RunSummary, Savings]:
+def _summarize_runs(database: StatisticsTables, filters: JsonMapping, round_trip_ms: int) -> tuple[RunSummary, Savings]:
     """Return the runs, or those that called the tool, and the savings of these runs and of sessions."""
     kind, query = rollup.ALL_RUNS, SESSION_SAVINGS
     if filters["tool"] is not None:
@@ -269,7 +268,7 @@ def _summarize_runs(
     }
 
 
-def _make_series(database: StatisticsTables, filters: Mapping[str, Any], period: str, now: float) -> Series:
+def _make_series(database: StatisticsTables, filters: JsonMapping, period: str, now: float) -> Series:
     filters = {**filters, "kind": _call_kind(filters)}
     start, width, count = _choose_bars(database, filters, period, now)
     calls, errors = [0] * count, [0] * count
@@ -292,9 +291,7 @@ def _make_series(database: StatisticsTables, filters: Mapping[str, Any], period:
     }
 
 
-def _choose_bars(
-    database: StatisticsTables, filters: Mapping[str, Any], period: str, now: float
-) -> tuple[int, int, int]:
+def _choose_bars(database: StatisticsTables, filters: JsonMapping, period: str, now: float) -> tuple[int, int, int]:
     """Return the start of the first bar, the width and the number of bars. Bars start at full local hours or days."""
     if period in PERIODS:
         first, width = filters["since"], PERIODS[period][1]
@@ -309,7 +306,7 @@ def _choose_bars(
     return start, width, int((now - start) // width) + 1
 
 
-def _find_first_time(database: StatisticsTables, filters: Mapping[str, Any], now: float) -> float:
+def _find_first_time(database: StatisticsTables, filters: JsonMapping, now: float) -> float:
     """Return the approximate time of the first call, or now: to the hour if it is recent, otherwise to the day."""
     for width, reach in ((DAY, MAX_BARS * DAY), (HOUR, 0)):
         found = database.execute(FIRST, {**filters, "width": width}).fetchone()

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from onetool.core.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
 from onetool.stats.history import MAX_CALLS
 from onetool.stats.record import CallRecord, RunRecord
+from onetool_child.json_types import JsonObject
 
 MAX_WAITING_EVENTS = 1000
-JSON = dict[str, Any]
+JSON = JsonObject
 RunWithCalls = tuple[RunRecord, list[CallRecord]]
 
 

@@ -5,7 +5,7 @@ abbreviated name means the first parameter, in signature order, that starts with
 the tool accepts additional arguments.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_QUOTED_CHARS = 200  # characters of an argument name
 MAX_ARGUMENTS = 1_000  # of one call
-NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
+NO_ARGUMENTS: Final[JsonMapping] = MappingProxyType({})
 
 
 def bind(

@@ -4,7 +4,7 @@ There is no middleware and there are no hooks: a new step is one more line in `_
 """
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -29,6 +29,7 @@ from onetool.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, T
 from onetool.util.deadline import PausableDeadline
 from onetool.util.raw_json import RawJson
 from onetool_child.errors import make_error
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -41,7 +42,7 @@ class _Call:
     context: ToolContext
     is_exact: bool = False
     tool: Tool | None = None
-    args: Mapping[str, Any] | None = None
+    args: JsonMapping | None = None
     is_allowed: bool | None = None
     admitted: Any = None
 
@@ -49,7 +50,7 @@ class _Call:
 CANCELLED = Result(ok=False, error=Cancelled("the call was cancelled"))
 VERSION = "__version__"
 # Raises if the call must not be made; its return value is part of `CallFinished`.
-Admit = Callable[[Tool, Mapping[str, Any], ToolContext], Awaitable[object]]
+Admit = Callable[[Tool, JsonMapping, ToolContext], Awaitable[object]]
 
 
 class ToolBus:
@@ -77,7 +78,7 @@ class ToolBus:
     async def call_tool(
         self,
         name: str,
-        params: Mapping[str, Any] | None = None,
+        params: JsonMapping | None = None,
         context: ToolContext | None = None,
         *,
         positional: Sequence[Any] = (),
@@ -100,21 +101,19 @@ class ToolBus:
         return replace(result, value=value)
 
     def call_tool_sync(
-        self, name: str, params: Mapping[str, Any] | None = None, context: ToolContext | None = None
+        self, name: str, params: JsonMapping | None = None, context: ToolContext | None = None
     ) -> Result:
         """Call a tool in a program without an event loop, and wait for the result."""
         call = partial(self.call_tool, name, params, context)
         result: Result = call_blocking(call, self.portal, "await bus.call_tool(...)")
         return result
 
-    def call_from_thread(self, name: str, params: Mapping[str, Any], context: ToolContext) -> Result:
+    def call_from_thread(self, name: str, params: JsonMapping, context: ToolContext) -> Result:
         """Call a tool from a thread and wait for the result."""
         result: Result = wait_for(partial(self.call_tool, name, params, context))
         return result
 
-    async def _call_observed(
-        self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
-    ) -> Result:
+    async def _call_observed(self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call) -> Result:
         if not self._tracing.is_decided:
             self._tracing.detect()
         name = name[: MAX_NAME_LENGTH + 1]
@@ -131,9 +130,7 @@ class ToolBus:
                 event = CallFinished(call_id, redacted_name, call.context, seconds, error, *fields, at, failed)
                 self.events.emit(event)
 
-    async def _call_safely(
-        self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call
-    ) -> Result:
+    async def _call_safely(self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call) -> Result:
         gate = None
         result = CANCELLED
         try:
@@ -151,7 +148,7 @@ class ToolBus:
                 gate.close(result.error)
         return result
 
-    async def _run_steps(self, name: str, params: Mapping[str, Any], positional: Sequence[Any], call: _Call) -> Result:
+    async def _run_steps(self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call) -> Result:
         context = call.context
         name, params = _split_version(name, params)
         tool = call.tool = await self.resolve(name)
@@ -189,7 +186,7 @@ class ToolBus:
         finished: Result = await ticket.finish(result)
         return finished
 
-    async def _dispatch(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def _dispatch(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         invoke = partial(tool.backend.invoke, tool, args, context)
         if tool.timeout is not None:
             invoke = partial(_invoke_with_timeout, tool.timeout, tool, args, context)
@@ -262,7 +259,7 @@ class ToolBus:
     def get_tool(self, name: str) -> Tool:
         return self.registry.find(name)
 
-    def tool_info(self, name: str) -> dict[str, Any]:
+    def tool_info(self, name: str) -> JsonObject:
         tool = self.registry.find(name)
         return {
             "name": tool.name,
@@ -279,7 +276,7 @@ class ToolBus:
         }
 
 
-def _split_version(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _split_version(name: str, params: JsonMapping) -> tuple[str, JsonMapping]:
     """Move the argument `__version__` into the name."""
     if VERSION not in params:
         return name, params
@@ -288,8 +285,8 @@ def _split_version(name: str, params: Mapping[str, Any]) -> tuple[str, Mapping[s
 
 
 async def _validate(
-    tool: Tool, args: dict[str, Any], configured: Mapping[str, Any], context: ToolContext, *, is_exact: bool
-) -> dict[str, Any]:
+    tool: Tool, args: JsonObject, configured: JsonMapping, context: ToolContext, *, is_exact: bool
+) -> JsonObject:
     try:
         return await check_arguments(tool.input, args, is_exact=is_exact)
     except ArgumentError as error:
@@ -317,7 +314,7 @@ async def _check_output(tool: Tool, value: Any) -> Result:
     return Result(ok=True, value=value)
 
 
-async def _invoke_with_timeout(seconds: float, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+async def _invoke_with_timeout(seconds: float, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
     with anyio.move_on_after(seconds) as scope:
         if context.can_wait:
             deadline = PausableDeadline(scope.deadline, partial(setattr, scope, "deadline"), context.waiting)
