@@ -12,7 +12,7 @@ from tests.bundles_support import START, bundle_body, expect_error, new_bundle, 
 
 from onetool.bundles import BundleDraft, BundleStore, ToolDraft
 from onetool.bundles.bundle_index import create_tables, open_database, write_bundle, write_tool
-from onetool.bundles.bundle_search import RankedHit, ToolQuery, find_ranked
+from onetool.bundles.bundle_search import ToolQuery, find_ranked
 from onetool.bundles.bundle_store import new_id
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
@@ -126,16 +126,17 @@ def test_the_index_and_the_ranking_agree(tools: list[tuple[list[str], list[str],
         write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
         files = [write_to_index(database, number, *fields) for number, fields in enumerate(tools)]
         ranks = {key: rank for key, file in files if (rank := find_rank(question, file)) is not None}
-        expected = [RankedHit(ranks[key], key) for key in sorted(ranks, key=lambda key: (ranks[key], -key))]
+        expected = [(ranks[key], key) for key in sorted(ranks, key=lambda key: (ranks[key], -key))]
         assert list_hits(database, question, None, 100) == expected
         for number, hit in enumerate(expected):
             assert list_hits(database, question, hit, 2) == expected[number + 1 : number + 3]
 
 
 def list_hits(
-    database: sqlite3.Connection, question: ToolQuery, after: RankedHit | None, limit: int
-) -> list[RankedHit]:
-    return find_ranked(database, question, after, include_disabled=False, limit=limit)
+    database: sqlite3.Connection, question: ToolQuery, after: tuple[int, int] | None, limit: int
+) -> list[tuple[int, int]]:
+    hits = find_ranked(database, question, after, include_disabled=False, limit=limit)
+    return [(rank, row.key) for rank, row in hits]
 
 
 def find_rank(question: ToolQuery, file: ToolFile) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.bundles_support import START, bundle_directory, new_bundle, open_store, tool_body
 
-from onetool.bundles.usage import UsageCounts
+from onetool.bundles.reader import UsageCounts
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder, UseRecord
 

@@ -190,7 +190,8 @@ class _Call:
         return request
 
     async def _check_rate_limit(self) -> None:
-        limit, limiter = self.impl.max_calls_per_minute, self.backend.rate_limiter
+        limit = self.impl.max_calls_per_minute
+        limiter = self.backend.rate_limiter
         if limit is not None:
             await anyio.to_thread.run_sync(limiter.acquire, self.identity, limit)
 

@@ -31,7 +31,8 @@ class PythonBackend:
     """The backend of one function. A function that is not a coroutine runs in one of `threads`."""
 
     def __init__(self, function: Callable[..., Any], threads: ToolThreads | None = None) -> None:
-        self.function, self._threads = function, threads or ToolThreads()
+        self.function = function
+        self._threads = threads or ToolThreads()
         self._is_async = inspect.iscoroutinefunction(function)
         self.module = getattr(function, "__module__", None)
 
@@ -43,7 +44,8 @@ class PythonBackend:
         return [__version__, name, *([] if code is None else [code.co_code.hex(), code.co_names])]
 
     async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
-        converters, rest = self._converters, self._rest_converter
+        converters = self._converters
+        rest = self._rest_converter
         converted = {name: make(args[name]) for name, make in converters.items() if name in args}
         if rest is not None:
             converted |= {name: rest(value) for name, value in args.items() if name not in self._names}

@@ -46,9 +46,11 @@ class ToolThreads:
         return call() if thread is None or is_on_event_loop() else thread.wait_for(call)
 
     async def run(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        caller, call = _thread.get(), functools.partial(function, *args, **named)
+        caller = _thread.get()
+        call = functools.partial(function, *args, **named)
         thread = _Thread(0 if caller is None else caller.level + 1)
-        limiter, token = self._levels[thread.level], _thread.set(thread)
+        limiter = self._levels[thread.level]
+        token = _thread.set(thread)
         try:
             return await anyio.to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
         finally:
@@ -60,7 +62,8 @@ class _Thread:
     """A tool in a thread, and the calls it waits for. `level` is the number of threads that wait for this one."""
 
     def __init__(self, level: int) -> None:
-        self.level, self._loop = level, asyncio.get_running_loop()
+        self.level = level
+        self._loop = asyncio.get_running_loop()
         self._calls: set[asyncio.Task[Any]] = set()
         self.is_abandoned = False
 

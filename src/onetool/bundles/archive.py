@@ -126,13 +126,12 @@ def _read_entries(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             _check_entries(entries)
-            bytes_left, values_left = (
-                min(MAX_TOTAL_BYTES, max(MIN_UNPACKED_LIMIT_BYTES, len(data) * MAX_RATIO)),
-                MAX_VALUES,
-            )
+            bytes_left = min(MAX_TOTAL_BYTES, max(MIN_UNPACKED_LIMIT_BYTES, len(data) * MAX_RATIO))
+            values_left = MAX_VALUES
             for entry in (entry for entry in entries if not entry.is_dir()):
                 text = _read_entry(archive, entry, bytes_left)
-                bytes_left, values_left = bytes_left - len(text), values_left - max_value_count(text)
+                bytes_left = bytes_left - len(text)
+                values_left = values_left - max_value_count(text)
                 if values_left < 0:
                     raise _size_error("the archive contains too many values")
                 yield entry.filename, _parse_json(text, entry.filename)
@@ -222,7 +221,8 @@ def _check_tool(name: str, body: dict[str, Any]) -> ToolEntry:
 
     rest = {key: value for key, value in body.items() if key not in {"slug", "version"}}
     with _add_file_name(name):
-        slug, version = check_slug(body.get("slug")), check_version_label(body.get("version"))
+        slug = check_slug(body.get("slug"))
+        version = check_version_label(body.get("version"))
         ToolDraft.of(rest)
     return slug, version, rest
 

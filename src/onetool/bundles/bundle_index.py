@@ -32,7 +32,8 @@ BUSY_SECONDS: Final = 15.0
 KEYS_PER_MICROSECOND: Final = 1024
 MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2
 MAX_WAL_BYTES: Final = 16 << 20  # bytes
-BUILD_BUFFER_BYTES, BUFFER_BYTES = 16 << 20, 1 << 20
+BUILD_BUFFER_BYTES = 16 << 20
+BUFFER_BYTES = 1 << 20
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA: Final = f"""
 begin;
@@ -71,7 +72,6 @@ commit;
 """  # noqa: S608 - texts of ours
 
 
-Identity = tuple[int, int]
 UNFINISHED: Final = "unfinished.db"
 _OUR_NAMES = re.compile(r"([0-9a-f]{16}|unfinished)\.db(-wal|-shm|-journal)?")
 
@@ -98,7 +98,6 @@ class BundleIndex:
         self._directory = directory
         self._pointer = directory / "current" if directory else Path()
         self._idle: list[tuple[sqlite3.Connection, Path]] = []
-        self._known: tuple[Identity, Path] | None = None
         self._lock = Lock()
         self._memory: sqlite3.Connection | None = None
         self._memory_lock = RLock()
@@ -205,16 +204,11 @@ class BundleIndex:
     def _current(self) -> Path:
         """Return the path of the current database."""
         try:
-            status = self._pointer.stat()
-            identity = status.st_ino, status.st_mtime_ns
-            known = self._known
-            if known is None or known[0] != identity:
-                known = identity, self._pointer.parent / self._pointer.read_text("utf-8")
-                self._known = known
-            known[1].stat()
+            file = self._pointer.with_name(self._pointer.read_text("utf-8"))
+            file.stat()
         except (OSError, ValueError):
             raise IndexMissing from None
-        return known[1]
+        return file
 
     def _acquire(self, file: Path) -> sqlite3.Connection:
         with self._lock:

@@ -14,11 +14,11 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from onetool.bundles import rules
 from onetool.bundles.bundle_index import read_meta
-from onetool.bundles.listing import get_names_by_key
+from onetool.bundles.listing import ToolRow, get_names_by_key, get_tools
 from onetool.bundles.model import Match
 from onetool.bundles.search_text import fold_name
 from onetool.search.documents import Key
@@ -59,28 +59,32 @@ class ToolQuery:
         return cls(fold_name(q), tuple(dict.fromkeys(plain(q)))[:MAX_WORDS])
 
 
-class RankedHit(NamedTuple):
-    rank: int
-    key: int
-
-
 def find_ranked(
-    database: sqlite3.Connection, query: ToolQuery, after: RankedHit | None, *, include_disabled: bool, limit: int
-) -> list[RankedHit]:
-    """Return the hits after this one, or the first hits. A rank is only read if better ones have too few."""
+    database: sqlite3.Connection,
+    query: ToolQuery,
+    after: tuple[int, int] | None,
+    *,
+    include_disabled: bool,
+    limit: int,
+) -> list[tuple[int, ToolRow]]:
+    """Return the hits with their ranks: the first ones, or those after a rank and a key.
+
+    A rank is only read if better ones have too few hits.
+    """
     end = query.text + LAST_CHARACTER if query.text else ""
     values: dict[str, object] = {"text": query.text, "end": end, "all": include_disabled}
     words = sorted(query.words, key=len, reverse=True)  # candidates have the first one: long words are rare
     values |= {f"word{number}": word for number, word in enumerate(words)}
     first, before = after or (0, MAX_KEY)
-    hits: list[RankedHit] = []
+    hits: list[tuple[int, ToolRow]] = []
     for rank in range(first, len(RANKS) if words else len(STARTS)):
         if RANKS[rank] == "fuzzy" and "similar0" not in values:
             similar = (json.dumps(find_similar(database, word)) for word in words)
             values |= {f"similar{number}": forms for number, forms in enumerate(similar)}
         values |= {"before": before if rank == first else MAX_KEY, "limit": limit - len(hits)}
         statement = f"{' union '.join(_select_rank(rank, len(words)))} order by 1 desc limit :limit"
-        hits += [RankedHit(rank, key) for (key,) in database.execute(statement, values)]
+        keys = [key for (key,) in database.execute(statement, values)]
+        hits += [(rank, row) for row in get_tools(database, keys)]
         if len(hits) == limit:
             break
     return hits

@@ -5,12 +5,12 @@ directory at once. If several errors apply, the first of these is raised: malfor
 body, duplicate.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from onetool.backends.http_tool import credentials
 from onetool.bundles import listing, rules, store_errors
@@ -22,10 +22,9 @@ from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit, now
 from onetool.bundles.paging import PageKey, PageTokens, check_page_size, make_page
-from onetool.bundles.reader import BundleReader, LocatedBundle, to_stored_tool
+from onetool.bundles.reader import BundleReader, LocatedBundle, StoredToolUsage, UsageCounts, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
-from onetool.bundles.usage import StoredToolUsage, UsageCounts
 from onetool.bundles.writer import BundleWriter
 from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import BundleError
@@ -36,6 +35,7 @@ from onetool.util.storage_errors import is_full
 if TYPE_CHECKING:
     from onetool.search.index_reader import IndexReader
 
+Item = TypeVar("Item", Bundle, StoredTool)
 NAMES_PER_PAGE: Final = 2_000
 Body = Mapping[str, Any]
 Pair = tuple[str, str]
@@ -67,7 +67,9 @@ class BundleStore:
 
         `builtin` is a directory with the layout of the store. It and the statistics are only read.
         """
-        self._root, self._max_tools, self._clock = directory, max_tools, clock
+        self._root = directory
+        self._max_tools = max_tools
+        self._clock = clock
         self._directory = make_directory(directory, on_scanned=self.remove_expired)
         self._builtins = BuiltIns(builtin, directory / STATES_FILE)
         self._usage = usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db"))
@@ -90,9 +92,11 @@ class BundleStore:
             if other is not None and other.row.id != bundle_id:
                 raise store_errors.slug_taken(checked.slug, other.row.id)
             if known is None or self._reader.is_expired(known.row):
-                file, is_new = BundleFile.new(bundle_id, checked, self._clock()), True
+                file = BundleFile.new(bundle_id, checked, self._clock())
+                is_new = True
             else:
-                file, is_new = known.row.file().replace_with(checked, self._clock()), False
+                file = known.row.file().replace_with(checked, self._clock())
+                is_new = False
             directory = self._writer.put_bundle(journal, directory, file)
         self._writer.sync_directories(directory, ".")
         return file.to_bundle(built_in=False), is_new
@@ -173,17 +177,25 @@ class BundleStore:
         size: int = 25,
         token: str | None = None,
     ) -> Page[Bundle]:
-        wanted = None if ids is None else [rules.check_id(bundle_id) for bundle_id in ids]
-        filters, size = Filters.of(None, wanted, include_disabled=include_disabled), check_page_size(size)
-        scope = ["bundles", *filters]
+        filters = Filters.of(None, ids, include_disabled=include_disabled)
+
+        def read(after: str, limit: int) -> Iterator[Bundle]:
+            for built_in, rows in self._reader.read_all(lambda db: listing.list_bundles(db, filters, after, limit)):
+                yield from (LocatedBundle(row, built_in).to_bundle() for row in rows)
+
+        return self._list_page(["bundles", *filters], size, token, read)
+
+    def _list_page(
+        self, scope: Sequence[object], size: int, token: str | None, read: Callable[[str, int], Iterable[Item]]
+    ) -> Page[Item]:
+        """Return a page, ordered by ID. `read` gets the ID after which the page begins, and the number of items."""
+        size = check_page_size(size)
         (after,) = self._tokens.read(token, scope) or [""]
-        found = [
-            ([row.id], LocatedBundle(row, built_in).to_bundle())
-            for built_in, rows in self._reader.read_all(lambda db: listing.list_bundles(db, filters, after, size + 1))
-            for row in rows
-        ]
-        found.sort(key=lambda item: item[0])
-        return make_page(found, size, lambda position: self._tokens.make(scope, position))
+        items = sorted(read(after, size + 1), key=attrgetter("id"))
+        positions = ([item.id] for item in items)
+        return make_page(
+            list(zip(positions, items, strict=True)), size, lambda position: self._tokens.make(scope, position)
+        )
 
     # --- tools -------------------------------------------------------------------------------------------------
 
@@ -303,23 +315,20 @@ class BundleStore:
         size: int = 25,
         token: str | None = None,
     ) -> Page[StoredTool]:
-        wanted = None if bundle_ids is None else [rules.check_id(bundle_id) for bundle_id in bundle_ids]
-        filters, size = Filters.of(tags, wanted, include_disabled=include_disabled), check_page_size(size)
-        scope = ["tools", *filters]
-        (after,) = self._tokens.read(token, scope) or [""]
-        found = [
-            ([tool.id], tool)
-            for built_in, rows in self._reader.read_all(lambda db: listing.list_tools(db, filters, after, size + 1))
-            for tool in self._reader.to_tools(rows, built_in=built_in)
-        ]
-        found.sort(key=lambda item: item[0])
-        return make_page(found, size, lambda position: self._tokens.make(scope, position))
+        filters = Filters.of(tags, bundle_ids, include_disabled=include_disabled)
+
+        def read(after: str, limit: int) -> Iterator[StoredTool]:
+            for built_in, rows in self._reader.read_all(lambda db: listing.list_tools(db, filters, after, limit)):
+                yield from self._reader.to_tools(rows, built_in=built_in)
+
+        return self._list_page(["tools", *filters], size, token, read)
 
     def search(
         self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
     ) -> Page[ToolHit]:
         """Return the best hits first, and the newest first in each rank (see `onetool.bundles.bundle_search`)."""
-        query, size = ToolQuery.of(q), check_page_size(size)
+        query = ToolQuery.of(q)
+        size = check_page_size(size)
         scope = ["search", query.text, bool(include_disabled)]
         after = self._tokens.read(token, scope)
         hits = self._reader.search(query, after, include_disabled=include_disabled, limit=size + 1)
@@ -342,8 +351,8 @@ class BundleStore:
 
     def list_names(self, pack: StoredPack, after: str, limit: int | None = None) -> list[RegistryEntry]:
         """Return tools of a bundle after this slug, at most `limit`."""
-        read = self._builtins.read if pack.built_in else self._directory.read
-        return read(lambda db: listing.list_names(db, pack.id, after, limit or NAMES_PER_PAGE))
+        limit = limit or NAMES_PER_PAGE
+        return self._reader.read(lambda db: listing.list_names(db, pack.id, after, limit), built_in=pack.built_in)
 
     def count_tools(self) -> dict[str, tuple[int, int]]:
         """Return the number of tools of each bundle by ID, and how many are enabled. Versions count once."""
@@ -355,8 +364,7 @@ class BundleStore:
 
     def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
         """Return the enabled tools of a bundle with the approximate size of their definitions in bytes."""
-        read = self._builtins.read if pack.built_in else self._directory.read
-        return read(lambda db: listing.list_definition_sizes(db, pack.id))
+        return self._reader.read(lambda db: listing.list_definition_sizes(db, pack.id), built_in=pack.built_in)
 
     def readers(self) -> "list[IndexReader]":
         """Return the indexes of stored tools for `ot.search`, without an index that is being built."""

@@ -42,7 +42,8 @@ def directory_names(slug: str, bundle_id: str) -> tuple[str, ...]:
 
 def parse_id(directory: str) -> str | None:
     """Return the bundle ID at the end of a directory name; None if there is none."""
-    found, dash = directory[-_UUID_LENGTH:], directory[-_UUID_LENGTH - 1 : -_UUID_LENGTH]
+    found = directory[-_UUID_LENGTH:]
+    dash = directory[-_UUID_LENGTH - 1 : -_UUID_LENGTH]
     return found if dash == "-" and rules.is_id(found) else None
 
 

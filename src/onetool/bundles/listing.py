@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
+from onetool.bundles.rules import check_id
 from onetool.core.registry import RegistryEntry, python_name
 
 BUNDLE: Final = "select id, folder, slug, enabled, deleted_at, body, mtime, size from bundles"
@@ -204,7 +205,8 @@ class Filters(NamedTuple):
 
     @classmethod
     def of(cls, tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool) -> "Filters":
-        values = [None if filter_ is None else tuple(sorted(set(filter_))) for filter_ in (tags, bundles)]
+        identifiers = None if bundles is None else map(check_id, bundles)
+        values = [None if filter_ is None else tuple(sorted(set(filter_))) for filter_ in (tags, identifiers)]
         return cls(values[0], values[1], bool(include_disabled))
 
 

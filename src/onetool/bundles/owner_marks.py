@@ -33,7 +33,8 @@ def list_marks(store: BundleStore, tools: Sequence[StoredTool], *, on: bool) -> 
 
 def keep_disabled(found: BundleImport, marks: Collection[str]) -> BundleImport:
     """Return the import with what an owner disabled stored as disabled."""
-    slug, problems = found.bundle["slug"], [*found.problems]
+    slug = found.bundle["slug"]
+    problems = [*found.problems]
 
     def is_marked(*names: str) -> bool:
         return not {EVERYTHING, *names}.isdisjoint(marks)

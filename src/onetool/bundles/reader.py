@@ -1,28 +1,63 @@
-"""Reads of the store: stored and built-in bundles and tools.
+"""Reads of the store: stored and built-in bundles and tools, with their call counts from the statistics.
 
 Lists are read from the index alone. For a single bundle or tool, the file is checked first, because it may have been
 changed by hand.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from onetool.bundles import listing, rules, store_errors
 from onetool.bundles.builtins import BuiltIns
 from onetool.bundles.bundle_index import microseconds
-from onetool.bundles.bundle_search import RankedHit, ToolQuery, find_ranked
+from onetool.bundles.bundle_search import ToolQuery, find_ranked
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE, tool_file_names
 from onetool.bundles.filesystem import read_stamp
 from onetool.bundles.listing import BundleRow, ToolRow
-from onetool.bundles.model import Bundle, StoredTool
+from onetool.bundles.model import Bundle, StoredTool, timestamp
 from onetool.bundles.records import parse_tool
-from onetool.bundles.usage import StoredToolUsage, UsageCounts
+from onetool.errors import ToolError
+from onetool.stats.database import StatisticsDatabase
 
 T = TypeVar("T")
 RESTORE_PERIOD: Final = timedelta(days=2)
+
+
+MAX_NAMES: Final = 500  # in one statement
+
+
+class StoredToolUsage(NamedTuple):
+    calls: int = 0
+    last: str | None = None
+
+
+class UsageCounts:
+    def __init__(self, statistics: StatisticsDatabase) -> None:
+        self._statistics = statistics
+        self.problem: str | None = None
+
+    def of(self, tool_ids: Iterable[str]) -> dict[str, StoredToolUsage]:
+        """Return the usage of these tools as written so far, without tools that were never called."""
+        self.problem = None
+        usage: dict[str, StoredToolUsage] = {}
+        if not self._statistics.exists():
+            return usage
+        names = list(tool_ids)
+        try:
+            with self._statistics.reading() as tables:
+                for start in range(0, len(names), MAX_NAMES):
+                    batch = names[start : start + MAX_NAMES]
+                    marks = ", ".join("?" * len(batch))
+                    query = f"SELECT tool, calls, last FROM usage WHERE tool IN ({marks})"  # noqa: S608 - only marks
+                    for tool, calls, last in tables.execute(query, batch):
+                        usage[tool] = StoredToolUsage(calls, timestamp(datetime.fromtimestamp(last, UTC)))
+        except (OSError, ToolError) as error:
+            self.problem = f"cannot read call counts of stored tools: {error}"
+        return usage
 
 
 class LocatedBundle(NamedTuple):
@@ -39,7 +74,10 @@ class BundleReader:
     def __init__(
         self, directory: BundleDirectory, builtins: BuiltIns, usage: UsageCounts, clock: Callable[[], datetime]
     ) -> None:
-        self._directory, self._builtins, self._usage, self._clock = directory, builtins, usage, clock
+        self._directory = directory
+        self._builtins = builtins
+        self._usage = usage
+        self._clock = clock
 
     # --- one bundle --------------------------------------------------------------------------------------------
 
@@ -71,8 +109,7 @@ class BundleReader:
         return [] if is_same else [f"{row.directory}/{BUNDLE_FILE}"]
 
     def bundle_by_slug(self, slug: str, *, exactly: bool) -> LocatedBundle | None:
-        for built_in, read in ((False, self._directory.read), (True, self._builtins.read)):
-            row = read(lambda database: listing.get_bundle_by_slug(database, slug, exactly=exactly))
+        for built_in, row in self.read_all(lambda db: listing.get_bundle_by_slug(db, slug, exactly=exactly)):
             if row is not None:
                 return LocatedBundle(row, built_in)
         return None
@@ -87,13 +124,15 @@ class BundleReader:
     # --- one tool ----------------------------------------------------------------------------------------------
 
     def tool(self, bundle_id: str, slug: str, version: str) -> tuple[LocatedBundle, ToolRow]:
-        bundle_id, slug, version = rules.check_id(bundle_id), rules.check_slug(slug), rules.check_version_label(version)
+        bundle_id = rules.check_id(bundle_id)
+        slug = rules.check_slug(slug)
+        version = rules.check_version_label(version)
         located = self.bundle(bundle_id)
 
         def find(database: sqlite3.Connection) -> ToolRow | None:
             return listing.get_tool(database, bundle_id, slug, version)
 
-        row = self._builtins.read(find) if located.built_in else self._directory.read(find)
+        row = self.read(find, built_in=located.built_in)
         if not located.built_in and self._refresh_tool(located.row.directory, row, tool_file_names(slug, version)):
             row = self._directory.read(find)
         if row is None:
@@ -111,32 +150,31 @@ class BundleReader:
 
     # --- several -----------------------------------------------------------------------------------------------
 
+    def read(self, work: Callable[[sqlite3.Connection], T], *, built_in: bool) -> T:
+        return self._builtins.read(work) if built_in else self._directory.read(work)
+
     def read_all(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[tuple[bool, T]]:
         """Yield what `work` finds in the store, and then in the built-in bundles."""
-        yield False, self._directory.read(work)
-        yield True, self._builtins.read(work)
+        for built_in in (False, True):
+            yield built_in, self.read(work, built_in=built_in)
 
     def list_bundle_tools(self, located: LocatedBundle, slug: str | None = None) -> list[StoredTool]:
-        read = self._builtins.read if located.built_in else self._directory.read
-        rows = read(lambda database: listing.list_bundle_tools(database, located.row.id, slug))
-        return self.to_tools(rows, built_in=located.built_in)
+        built_in = located.built_in
+        rows = self.read(lambda database: listing.list_bundle_tools(database, located.row.id, slug), built_in=built_in)
+        return self.to_tools(rows, built_in=built_in)
 
     def search(
         self, query: ToolQuery, after: Sequence[int] | None, *, include_disabled: bool, limit: int
     ) -> list[tuple[list[int], StoredTool]]:
         """Return hits with their positions, from which the next page continues: rank, key, and number of the index."""
-        found: list[tuple[list[int], StoredTool]] = []
-        for number, read in enumerate((self._directory.read, self._builtins.read)):
-            start = None if after is None else RankedHit(after[0], after[1] + (number > after[2]))
-
-            def find(database: sqlite3.Connection, start: RankedHit | None = start) -> list[tuple[RankedHit, ToolRow]]:
-                hits = find_ranked(database, query, start, include_disabled=include_disabled, limit=limit)
-                return list(zip(hits, listing.get_tools(database, [hit.key for hit in hits]), strict=True))
-
-            pairs = read(find)
-            tools = self.to_tools([row for _, row in pairs], built_in=number == 1)
-            found += [([hit.rank, hit.key, number], tool) for (hit, _), tool in zip(pairs, tools, strict=True)]
-        return sorted(found, key=lambda hit: (hit[0][0], -hit[0][1], hit[0][2]))
+        hits: list[tuple[list[int], StoredTool]] = []
+        for built_in in (False, True):
+            start = None if after is None else (after[0], after[1] + (built_in > after[2]))
+            find = partial(find_ranked, query=query, after=start, include_disabled=include_disabled, limit=limit)
+            ranked = self.read(find, built_in=built_in)
+            tools = self.to_tools([row for _, row in ranked], built_in=built_in)
+            hits += [([rank, row.key, int(built_in)], tool) for (rank, row), tool in zip(ranked, tools, strict=True)]
+        return sorted(hits, key=lambda hit: (hit[0][0], -hit[0][1], hit[0][2]))
 
     def to_tools(self, rows: Sequence[ToolRow], *, built_in: bool) -> list[StoredTool]:
         usage = self._usage.of(row.id for row in rows) if rows else {}

@@ -45,7 +45,8 @@ def has_valid_structure(schema: object) -> bool:
     """Return whether a schema has the structure that signatures and searches rely on. It may still be invalid."""
     if not isinstance(schema, Mapping):
         return False
-    parts, required = schema.get("properties", {}), schema.get("required", [])
+    parts = schema.get("properties", {})
+    required = schema.get("required", [])
     return isinstance(parts, Mapping) and isinstance(required, list) and all(map(_is_valid_property, parts.values()))
 
 

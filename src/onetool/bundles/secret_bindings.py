@@ -47,7 +47,8 @@ class SecretUse(NamedTuple):
     def require_allowed(self, settings: Settings) -> None:
         """Raise ToolError with the code `secret_not_bound` unless it is allowed."""
         if not self.is_allowed(settings):
-            problem, fields = self.problem, {"secret": self.name, "bundle": self.bundle, "origin": self.origin}
+            problem = self.problem
+            fields = {"secret": self.name, "bundle": self.bundle, "origin": self.origin}
             raise ToolError(problem.message, hint=problem.hint, code=NOT_BOUND, **fields)
 
 

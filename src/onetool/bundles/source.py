@@ -391,9 +391,8 @@ class BundleSource(ToolSource):
     # --- one tool ---------------------------------------------------------------------------------------------------
 
     def _make_tool(self, row: "ToolRow", key: str, *, built_in: bool) -> Tool:
-        from onetool.bundles.reader import to_stored_tool
+        from onetool.bundles.reader import StoredToolUsage, to_stored_tool
         from onetool.bundles.search_text import has_valid_structure
-        from onetool.bundles.usage import StoredToolUsage
 
         stored = to_stored_tool(row, StoredToolUsage(), built_in=built_in)
         name = f"{stored.bundle_slug}.{stored.slug}"

@@ -22,7 +22,9 @@ from onetool.util.locks import try_lock
 
 LOCK_TIMEOUT_SECONDS: Final = 30.0
 NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
-SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, LONG_WAIT_SECONDS = 0.0005, 0.01, 1.0
+SHORT_PAUSE_SECONDS = 0.0005
+LONG_PAUSE_SECONDS = 0.01
+LONG_WAIT_SECONDS = 1.0
 
 
 class WriteJournal:
@@ -48,7 +50,8 @@ class WriteJournal:
             self._write(json.dumps(self.paths).encode())
 
     def finish(self) -> None:
-        self.paths, self.is_unknown = [], False
+        self.paths = []
+        self.is_unknown = False
         if os.fstat(self._descriptor).st_size:
             os.ftruncate(self._descriptor, 0)
 

@@ -48,7 +48,8 @@ class UpdatePlan:
 
     def _add(self, entry: ToolEntry) -> None:
         slug, version, body = entry
-        new, versions = ToolDraft.of(body), {tool.version: tool for tool in self._stored.get(slug, ())}
+        new = ToolDraft.of(body)
+        versions = {tool.version: tool for tool in self._stored.get(slug, ())}
         same = versions.get(version)
         if not versions:
             self.difference.added.append(difference.outline_tool(slug, version, new))
@@ -62,7 +63,8 @@ class UpdatePlan:
 
     def _change(self, entry: ToolEntry, new: ToolDraft, versions: dict[str, StoredTool]) -> None:
         slug, version, body = entry
-        current, free = difference.find_current(versions.values()), _find_free_version(version, versions)
+        current = difference.find_current(versions.values())
+        free = _find_free_version(version, versions)
         if difference.has_same_content(current, new):
             self._count_unchanged()
             self.added.extend([entry] if free == version else [])

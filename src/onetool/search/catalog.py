@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from onetool.search.documents import MAX_TEXT_SCORE, Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
-from onetool.search.index_files import IndexContent, IndexFiles, compute_digest
+from onetool.search.index_files import Content, IndexFiles, compute_digest
 from onetool.search.index_reader import Candidate, IndexReader, has_words
 from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, combine, compute_rarity
 from onetool.search.stems import load_stemmer
@@ -46,23 +46,23 @@ class SearchCatalog:
 
     def __init__(self, directory: Path | None) -> None:
         self._files = IndexFiles(directory)
-        self._content = IndexContent({}, {})
+        self._documents: Mapping[Key, SearchDocument] = {}
+        self._digests: dict[SearchDocument, bytes] = {}
+        self._content: Content = {}
         self._readers: list[IndexReader] = []
         self._small: dict[tuple[SearchDocument, ...], tuple[IndexFiles, list[IndexReader]]] = {}
 
     def set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
         """Replace the documents. Unchanged documents are neither hashed nor written again."""
-        before = self._content
-        if documents is before.documents:
+        if documents is self._documents:
             return
-        known = before.documents.get
-        digests = {
-            key: before.digests[key] if (old := known(key)) is document or old == document else compute_digest(document)
-            for key, document in documents.items()
-        }
-        self._content = IndexContent(documents, digests)
-        if digests != before.digests:
+        digests = self._digests
+        self._documents = documents
+        self._digests = {document: digests.get(document) or compute_digest(document) for document in documents.values()}
+        content = {digest: document for document, digest in self._digests.items()}
+        if content.keys() != self._content.keys():
             self._readers = []
+        self._content = content
 
     def close(self) -> None:
         self._files.close()
@@ -79,7 +79,7 @@ class SearchCatalog:
         """Return the best hits first. `more` are a few documents, of which an index is kept in memory."""
         text = query[:MAX_QUERY_CHARACTERS]
         readers = [*others, *self._load_small(more)]
-        limit = min(limit, len(self._content.documents) + sum(reader.size for reader in readers))
+        limit = min(limit, len(self._content) + sum(reader.size for reader in readers))
         if limit < 1 or not kinds or not plain(text):
             return []
         try:
@@ -96,8 +96,8 @@ class SearchCatalog:
         if documents not in self._small:
             if len(self._small) >= MAX_SMALL:
                 self._small.clear()
-            files, digests = IndexFiles(None), {document.key: compute_digest(document) for document in documents}
-            content = IndexContent({document.key: document for document in documents}, digests)
+            files = IndexFiles(None)
+            content = {compute_digest(document): document for document in documents}
             self._small[documents] = files, files.readers(content)
         return self._small[documents][1]
 
@@ -174,7 +174,8 @@ class _Query:
         )
 
     def _find_by_name(self, limit: int, ranked: Scored) -> Iterator[Found]:
-        query, readers = self._query, self._readers
+        query = self._query
+        readers = self._readers
         exact = [key for reader in readers for key in reader.find_exact(query) if key[0] in self._kinds]
         exact.sort(key=lambda key: (key[1] != query, sort_key(key)))
         yield from (("exact", key, 1.0) for key in exact)

@@ -98,7 +98,8 @@ def drop(connection: sqlite3.Connection, number: int) -> None:
 def name_forms(name: str) -> set[str]:
     """Return the forms by which a name is found: all of it, the part after the last dot, and the part before it."""
     pack, _, short = name.rpartition(".")
-    first, last = squeeze(pack), squeeze(short)
+    first = squeeze(pack)
+    last = squeeze(short)
     return {first + last, first, last} - {""}
 
 

@@ -12,8 +12,6 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -23,24 +21,11 @@ from onetool.search.index import FORMAT, SCHEMA, TABLES, drop, index_rows, learn
 from onetool.search.index_reader import IndexReader
 
 MAX_FILES: Final = 4
+STAMP: Final = blake2b(f"{FORMAT} {SCHEMA}".encode(), digest_size=4).hexdigest()  # of the rules for rows
 MAX_CHANGES: Final = 64  # documents that differ from a file; if there are more, a new file is written
 
 
-@dataclass(frozen=True)
-class IndexContent:
-    """The content of a database."""
-
-    documents: Mapping[Key, SearchDocument]
-    digests: Mapping[Key, bytes]
-
-    @property
-    def stamp(self) -> str:
-        """A digest of the rules by which documents become rows."""
-        return blake2b(f"{FORMAT} {SCHEMA}".encode(), digest_size=4).hexdigest()
-
-    @cached_property
-    def digest(self) -> str:
-        return blake2b(b"".join(sorted(self.digests.values())), digest_size=16).hexdigest()
+Content = Mapping[bytes, SearchDocument]  # the documents of a database by their digests
 
 
 def compute_digest(document: SearchDocument) -> bytes:
@@ -63,27 +48,23 @@ class IndexFile:
         self._visible: dict[int, Key] = {}
         self.reader = _make_reader(self.connection, self._find_keys, len(self.numbers))
 
-    def is_near(self, content: IndexContent) -> bool:
+    def is_near(self, content: Content) -> bool:
         """Return whether few documents are missing here, and there are few others."""
-        changes = len(self.numbers.keys() ^ set(content.digests.values()))
-        return changes <= min(MAX_CHANGES, len(content.digests) // 2)
+        return len(self.numbers.keys() ^ content.keys()) <= min(MAX_CHANGES, len(content) // 2)
 
-    def has_exactly(self, content: IndexContent) -> bool:
-        return self.numbers.keys() == set(content.digests.values())
-
-    def show(self, content: IndexContent) -> dict[Key, bytes]:
-        """Show only documents of this content, and return the digests of those that are missing."""
+    def show(self, content: Content) -> Content:
+        """Show only documents of this content, and return those that are missing."""
         numbers = self.numbers
-        self._visible = {numbers[digest]: key for key, digest in content.digests.items() if digest in numbers}
-        if len(self._visible) == len(content.digests):
+        self._visible = {numbers[digest]: document.key for digest, document in content.items() if digest in numbers}
+        if len(self._visible) == len(content):
             return {}
-        return {key: digest for key, digest in content.digests.items() if digest not in numbers}
+        return {digest: document for digest, document in content.items() if digest not in numbers}
 
     def _find_keys(self, numbers: Sequence[int]) -> dict[int, Key]:
-        found = {number: self._visible[number] for number in numbers if number in self._visible}
-        if len(found) < len(numbers) and not set(numbers) <= set(self.numbers.values()):
+        keys = {number: self._visible[number] for number in numbers if number in self._visible}
+        if len(keys) < len(numbers) and not set(numbers) <= set(self.numbers.values()):
             raise sqlite3.DatabaseError("the index refers to missing documents")
-        return found
+        return keys
 
 
 class IndexFiles:
@@ -94,17 +75,16 @@ class IndexFiles:
         self._file: IndexFile | None = None
         self._memory: sqlite3.Connection | None = None
 
-    def readers(self, content: IndexContent) -> list[IndexReader]:
+    def readers(self, content: Content) -> list[IndexReader]:
         """Return the readers with this content. Earlier readers must not be used afterwards."""
         if self._file is None or not self._file.is_near(content):
             opened = self._open_or_build(content)
             self.close()
             self._file = opened
-        missing = content.digests if self._file is None else self._file.show(content)
+        missing = content if self._file is None else self._file.show(content)
         readers = [] if self._file is None else [self._file.reader]
         if missing or not readers:
-            documents = {key: content.documents[key] for key in missing}
-            readers.append(self._build_in_memory(IndexContent(documents, missing)))
+            readers.append(self._build_in_memory(missing))
         return readers
 
     def delete(self) -> None:
@@ -125,25 +105,24 @@ class IndexFiles:
     def __del__(self) -> None:
         self.close()  # Python warns about databases that are left open
 
-    def _open_or_build(self, content: IndexContent) -> IndexFile | None:
+    def _open_or_build(self, content: Content) -> IndexFile | None:
         if self._directory is None:
             return None
         path = _make_path(self._directory, content)
         with suppress(OSError, sqlite3.Error):
-            for file in [path, *_list_files(self._directory, content)]:
-                if (found := _open(file, content, exact=file == path)) is not None:
-                    return found
+            for candidate in [path, *_list_files(self._directory)]:
+                if (file := _open(candidate, content, exact=candidate == path)) is not None:
+                    return file
         with suppress(OSError, sqlite3.Error):  # full disk or missing permission: use memory instead
             _build(self._directory, content)
             return _open(path, content, exact=True)
         return None
 
-    def _build_in_memory(self, content: IndexContent) -> IndexReader:
+    def _build_in_memory(self, content: Content) -> IndexReader:
         if self._memory is None:
             self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         write(self._memory, content)
-        keys = {digest: key for key, digest in content.digests.items()}
-        rows = {number: keys[digest] for digest, number in _read_numbers(self._memory).items()}
+        rows = {number: content[digest].key for digest, number in _read_numbers(self._memory).items()}
         return _make_reader(self._memory, lambda numbers: {number: rows[number] for number in numbers}, len(rows))
 
 
@@ -153,18 +132,18 @@ def _make_reader(
     return IndexReader(lambda work: work(connection), lambda _, numbers: find_keys(numbers), size, in_memory=True)
 
 
-def write(connection: sqlite3.Connection, content: IndexContent) -> None:
+def write(connection: sqlite3.Connection, content: Content) -> None:
     """Update the database to this content; unchanged rows are not written."""
     connection.executescript(SCHEMA)
-    wanted = {digest: content.documents[key] for key, digest in content.digests.items()}
-    present = {digest: number for number, digest in connection.execute("select number, digest from passages")}
-    surplus = [number for digest, number in present.items() if digest not in wanted]
+    present = _read_numbers(connection)
+    surplus = [number for digest, number in present.items() if digest not in content]
     if len(surplus) > len(present) // 2:  # mostly different content: rebuilding is cheaper
         for table in TABLES:
             connection.execute(f"drop table {table}")
         connection.executescript(SCHEMA)
-        present, surplus = {}, []
-    missing = {digest: document for digest, document in wanted.items() if digest not in present}
+        present = {}
+        surplus = []
+    missing = {digest: document for digest, document in content.items() if digest not in present}
     first = max(present.values(), default=0) + 1
     with connection:
         for number in surplus:
@@ -180,11 +159,11 @@ def _read_numbers(connection: sqlite3.Connection) -> dict[bytes, int]:
     return dict(connection.execute("select digest, number from passages").fetchall())
 
 
-def _build(directory: Path, content: IndexContent) -> None:
+def _build(directory: Path, content: Content) -> None:
     """Create the file, starting from the newest one if that can be read."""
     directory.mkdir(parents=True, exist_ok=True)
     path = _make_path(directory, content)
-    newest = next(iter(_list_files(directory, content)), None)
+    newest = next(iter(_list_files(directory)), None)
     handle, name = tempfile.mkstemp(prefix="search-", suffix=".tmp", dir=directory)
     os.close(handle)
     file = Path(name)
@@ -204,22 +183,23 @@ def _build(directory: Path, content: IndexContent) -> None:
             old.unlink()
 
 
-def _make_path(directory: Path, content: IndexContent) -> Path:
-    return directory / f"search-{content.stamp}-{content.digest}.db"
+def _make_path(directory: Path, content: Content) -> Path:
+    digest = blake2b(b"".join(sorted(content)), digest_size=16).hexdigest()
+    return directory / f"search-{STAMP}-{digest}.db"
 
 
-def _list_files(directory: Path, content: IndexContent) -> list[Path]:
+def _list_files(directory: Path) -> list[Path]:
     """Return the files with the same rules, the newest first."""
-    return sorted(directory.glob(f"search-{content.stamp}-*.db"), key=_read_mtime, reverse=True)
+    return sorted(directory.glob(f"search-{STAMP}-*.db"), key=_read_mtime, reverse=True)
 
 
-def _open(path: Path, content: IndexContent, *, exact: bool) -> IndexFile | None:
+def _open(path: Path, content: Content, *, exact: bool) -> IndexFile | None:
     """Return the file; None if it cannot be read or its content differs (with `exact`) or differs too much."""
     if not path.is_file():
         return None
     with suppress(sqlite3.Error):  # it is damaged
         file = IndexFile(path)
-        if file.has_exactly(content) if exact else file.is_near(content):
+        if file.numbers.keys() == content.keys() if exact else file.is_near(content):
             with suppress(OSError):
                 os.utime(path)  # files that are in use are not deleted
             return file
@@ -227,7 +207,7 @@ def _open(path: Path, content: IndexContent, *, exact: bool) -> IndexFile | None
     return None
 
 
-def _write(file: Path, content: IndexContent) -> None:
+def _write(file: Path, content: Content) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("pragma journal_mode = off")  # the file is not used before it is complete
         connection.execute("pragma synchronous = off")

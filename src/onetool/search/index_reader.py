@@ -17,7 +17,8 @@ from onetool.search.words import MIN_TYPO_LENGTH, drop_stop_words, plain, squeez
 MAX_ENTRIES: Final = 1_600  # of postings, read for one query
 MAX_CANDIDATES: Final = 200
 MAX_SIMILAR: Final = 20  # names to compare with a misspelled one, because of their letters
-MAX_CORRECTED, MAX_CORRECTED_ENTRIES = 12, 240  # the same because of their words, and the entries read for them
+MAX_CORRECTED: Final = 12  # the same because of their words
+MAX_CORRECTED_ENTRIES: Final = 240  # read for them
 MAX_COMPARED: Final = 5_000  # documents; comparing the meaning of more takes too long
 MAX_NEAREST: Final = 32  # candidates by meaning
 MAX_TRIGRAMS: Final = 8  # of a misspelled name, evenly distributed; about 8 if it is long
@@ -49,7 +50,10 @@ class IndexReader:
     """
 
     def __init__(self, read: Read, get_keys: GetKeys, size: int, *, in_memory: bool = False) -> None:
-        self._read, self._get_keys, self.size, self.in_memory = read, get_keys, size, in_memory
+        self._read = read
+        self._get_keys = get_keys
+        self.size = size
+        self.in_memory = in_memory
         self._meanings: NearestVectors | None = None
 
     def count(self, terms: Iterable[str]) -> dict[str, int]:
@@ -160,7 +164,8 @@ def _find_by_terms(
     entries with the highest impact are read.
     """
     totals: dict[int, float] = {}
-    left, read = len(rarities), 0
+    left = len(rarities)
+    read = 0
     for term in sorted(rarities, key=lambda term: (-rarities[term], term)):
         share = max((max_entries - read) // left, limit)
         query = "select number, impact from postings where term = ? order by impact desc limit ?"
@@ -168,7 +173,8 @@ def _find_by_terms(
         weight = rarities[term]
         for number, impact in rows:
             totals[number] = totals.get(number, 0.0) + weight * impact
-        left, read = left - 1, read + len(rows)
+        left = left - 1
+        read = read + len(rows)
     return nlargest(limit, totals, key=totals.__getitem__)
 
 

@@ -61,7 +61,8 @@ class WordVectors:
         if word not in self._lanes:
             if len(self._lanes) >= MAX_CACHED:
                 self._lanes.clear()
-            place, width = self._places[word], DIMENSIONS // 2
+            place = self._places[word]
+            width = DIMENSIONS // 2
             scale = self._content[place]
             start = len(self._places) + place * width
             pairs = self._content[start : start + width]
@@ -82,7 +83,8 @@ class NearestVectors:
         """Return about `limit` documents that may be the nearest, at most twice as many."""
         wanted = int("".join("01"[value < 0] for value in query), 2)
         distances = bytes([(signs ^ wanted).bit_count() for signs in self._signs])
-        found, farthest = 0, -1
+        found = 0
+        farthest = -1
         while found < min(limit, len(distances)):
             farthest += 1
             found += distances.count(farthest)

@@ -52,8 +52,10 @@ OTHER_WORDS = {
     "k8s": "kubernetes",
 }
 NEGATION = re.compile(r"(?:un|non)(?=[a-z]{4})")
-MIN_INTENT_WORDS, MAX_INTENTS = 2, 4  # fewer words say too little; more searches take too long
-MIN_TYPO_LENGTH, MAX_TYPO_LENGTH = 4, 32  # letters of a word that may be misspelled
+MIN_INTENT_WORDS = 2  # fewer words say too little
+MAX_INTENTS = 4  # more searches take too long
+MIN_TYPO_LENGTH = 4  # letters of a word that may be misspelled
+MAX_TYPO_LENGTH = 32
 HIDDEN = "\ue000"  # starts internal words of the index: a letter to FTS5, and never part of a query
 
 
@@ -73,7 +75,8 @@ def plain(text: str) -> list[str]:
 
 def words(text: str) -> list[str]:
     """Return all words of the text; `getUserName` yields itself and its parts."""
-    whole, apart = plain(text), HUMP.sub(" ", text)
+    whole = plain(text)
+    apart = HUMP.sub(" ", text)
     if len(apart) == len(text):
         return whole
     known = set(whole)

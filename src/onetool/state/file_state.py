@@ -110,7 +110,7 @@ class FileState(BaseState):
 
     def bundles(self, directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
         from onetool.bundles import BundleStore
-        from onetool.bundles.usage import UsageCounts
+        from onetool.bundles.reader import UsageCounts
 
         usage = UsageCounts(self.recorder.database)
         return BundleStore(directory, max_tools=max_tools, builtin=builtin, usage=usage)

@@ -161,7 +161,7 @@ class PostgresState(BaseState):
 
     def bundles(self, _directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
         from onetool.bundles import BundleStore
-        from onetool.bundles.usage import UsageCounts
+        from onetool.bundles.reader import UsageCounts
 
         make_directory = partial(BundleMirror, database=self.database, changes=self.changes)
         return BundleStore(

@@ -48,7 +48,8 @@ def find_arguments(schema: Mapping[str, Any]) -> tuple[set[str], list[str]]:
     names: set[str] = set()
     patterns: list[str] = []
     for part in _iterate_subschemas(schema):
-        properties, required = part.get("properties"), part.get("required")
+        properties = part.get("properties")
+        required = part.get("required")
         names |= set(properties) if isinstance(properties, Mapping) else set()
         names |= {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
         patterns += part["patternProperties"] if isinstance(part.get("patternProperties"), Mapping) else []

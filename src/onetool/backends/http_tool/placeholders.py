@@ -26,7 +26,9 @@ STEPS: Final = "steps"  # the name before the name of a step
 MAX_FILES: Final = 100  # of one argument
 MAX_FILLED_CHARS: Final = 64 << 20  # of all values of one call, without files
 SEPARATORS: Final = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
-SECRET, FILE, BOUNDARY = "secret", "file", "boundary"
+SECRET = "secret"  # noqa: S105 - a kind of placeholder
+FILE = "file"
+BOUNDARY = "boundary"
 _DOLLARS = re.compile(r"(?<!\$)\$++(?=\{)")
 _PLACEHOLDER = re.compile(
     r"\{(?:secret:(?P<secret>[A-Za-z_][A-Za-z0-9_]*)"

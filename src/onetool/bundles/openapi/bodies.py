@@ -41,7 +41,9 @@ class BodyWriter:
     """A writer that adds the body to a request."""
 
     def __init__(self, request: RequestBuilder, schemas: SchemaTranslator, references: References) -> None:
-        self._request, self._schemas, self._references = request, schemas, references
+        self._request = request
+        self._schemas = schemas
+        self._references = references
 
     def add(self, definition: Any) -> None:
         body = self._references.resolve_mapping(definition)
@@ -50,7 +52,8 @@ class BodyWriter:
             return
         media_type = min(content, key=_rank_media_type)
         media = self._references.resolve_mapping(content[media_type])
-        schema, encoding = self._schemas.translate(media.get("schema", {})), as_mapping(media.get("encoding"))
+        schema = self._schemas.translate(media.get("schema", {}))
+        encoding = as_mapping(media.get("encoding"))
         writers = (self._add_json, self._add_form, self._add_multipart, self._add_text)
         writers[_rank_media_type(media_type)](
             _MediaType(media_type.strip(), schema, encoding, body.get("required") is True)

@@ -31,7 +31,8 @@ def _shorten(text: str, limit: int) -> str:
 
 def describe_operation(summary: Any, description: Any) -> str:
     """Return the summary as the first line, followed by the description."""
-    first, rest = shorten(summary, MAX_DETAIL_LENGTH), shorten(description, MAX_TOOL_LENGTH)
+    first = shorten(summary, MAX_DETAIL_LENGTH)
+    rest = shorten(description, MAX_TOOL_LENGTH)
     if not rest or rest == first:
         return first
     return f"{first.rstrip('.')}.\n\n{rest}" if first and not rest.startswith(first) else rest

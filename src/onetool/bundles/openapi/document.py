@@ -101,7 +101,8 @@ def _to_json_values(value: Any) -> Any:
 
 def _check_depth(root: Any) -> None:
     """Limit the depth, so that later code can recurse."""
-    level, depth = [root], 0
+    level = [root]
+    depth = 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:

@@ -113,7 +113,8 @@ def to_argument_name(text: str, location: str, used_names: UniqueNames) -> str:
 
 def to_secret_name(bundle: str, scheme: str) -> str:
     """Return the secret name, like `PETSTORE_API_KEY` for the scheme `api_key` of the bundle `petstore`."""
-    bundle_words, scheme_words = _to_ascii_slug(bundle).split("-"), _to_ascii_slug(scheme).split("-")
+    bundle_words = _to_ascii_slug(bundle).split("-")
+    scheme_words = _to_ascii_slug(scheme).split("-")
     has_prefix = scheme_words[: len(bundle_words)] == bundle_words
     parts = [part for part in (scheme_words if has_prefix else bundle_words + scheme_words) if part] or ["API", "KEY"]
     name = "_".join(parts).upper()[:MAX_LENGTH].strip("_")

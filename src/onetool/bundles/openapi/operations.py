@@ -59,7 +59,10 @@ class OperationConverter:
         references: References,
         additions: Additions,
     ) -> None:
-        self._document, self._servers, self._security, self._references = document, servers, security, references
+        self._document = document
+        self._servers = servers
+        self._security = security
+        self._references = references
         self._additions = additions
         self._schemas = SchemaTranslator(references)
 

@@ -35,7 +35,8 @@ class Parameter:
     """A parameter with its translated schema."""
 
     def __init__(self, definition: Mapping[str, Any], schemas: SchemaTranslator, references: References) -> None:
-        self.name, self.location = as_text(definition.get("name")), as_text(definition.get("in"))
+        self.name = as_text(definition.get("name"))
+        self.location = as_text(definition.get("in"))
         self.required = definition.get("required") is True or self.location == "path"
         self.description = definition.get("description", "")
         self.is_json, schema = _find_schema(definition, references)
@@ -75,7 +76,8 @@ class ParameterWriter:
     """A writer that adds parameters to a request."""
 
     def __init__(self, request: RequestBuilder, schemas: SchemaTranslator) -> None:
-        self._request, self._schemas = request, schemas
+        self._request = request
+        self._schemas = schemas
 
     def add(self, parameter: Parameter) -> None:
         writers: Mapping[str, Callable[[Parameter], None]] = {
@@ -157,7 +159,8 @@ class ParameterWriter:
         return self._add_argument(parameter)
 
     def _add_argument(self, parameter: Parameter) -> str:
-        required, text = parameter.required, parameter.description
+        required = parameter.required
+        text = parameter.description
         return self._request.add_argument(
             parameter.name, parameter.location, parameter.schema, required=required, description=text
         )
@@ -174,7 +177,10 @@ class ObjectFields:
     def __init__(
         self, request: RequestBuilder, schemas: SchemaTranslator, location: str, fields: dict[str, str]
     ) -> None:
-        self._request, self._schemas, self._location, self._fields = request, schemas, location, fields
+        self._request = request
+        self._schemas = schemas
+        self._location = location
+        self._fields = fields
 
     def add_members(
         self, name: str, members: JSON, required_names: list[str], *, required: bool, depth: int = 1

@@ -82,7 +82,9 @@ class SecuritySchemes:
         bundle: str,
         default: Mapping[str, Any] | None = None,
     ) -> None:
-        self._schemes, self._references, self._bundle = schemes, references, bundle
+        self._schemes = schemes
+        self._references = references
+        self._bundle = bundle
         self._default = default  # a scheme for operations that declare none
         self.undefined: set[str] = set()
         self._scopes: list[str] = []  # of the current requirement
@@ -141,7 +143,8 @@ class SecuritySchemes:
 
     def _add_bearer(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
         """Add a token: a secret, or that of a sign-in if the document has its endpoints."""
-        key, flow = self.build_secret_name(name), self._find_flow(scheme)
+        key = self.build_secret_name(name)
+        flow = self._find_flow(scheme)
         oauth = {"oauth": {**flow, **({"scopes": self._scopes} if self._scopes else {})}} if flow else {}
         credentials.add({"type": "bearer", "value": f"${{secret:{key}}}", **oauth}, key)
 
@@ -171,7 +174,8 @@ class SecuritySchemes:
         credentials.add({"type": kind, "value": f"${{secret:{key}}}"}, key)
 
     def _add_api_key(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
-        location, parameter = as_text(scheme.get("in")), as_text(scheme.get("name"))
+        location = as_text(scheme.get("in"))
+        parameter = as_text(scheme.get("name"))
         if location not in {"header", "query", "cookie"} or not parameter:
             raise invalid(f"the scheme {quote(name, 60)} does not declare the location of its key")
         key = self.build_secret_name(name)

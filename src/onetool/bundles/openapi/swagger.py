@@ -21,7 +21,8 @@ _FORM = "application/x-www-form-urlencoded"
 
 def convert_servers(document: OpenApiDocument) -> list[dict[str, Any]]:
     root = document.root
-    host, base = as_text(root.get("host")).rpartition("://")[2].rstrip("/"), as_text(root.get("basePath"))
+    host = as_text(root.get("host")).rpartition("://")[2].rstrip("/")
+    base = as_text(root.get("basePath"))
     base = base if base.startswith("/") or not base else f"/{base}"
     schemes = [scheme for scheme in as_list(root.get("schemes")) if as_text(scheme) in {"https", "http"}]
     scheme = "https" if "https" in schemes or not schemes else schemes[0]
