@@ -3,25 +3,29 @@
 Readers do not take the lock. They only check whether a writer died, and repair the index in that case. The first
 process that finds the index missing or damaged rebuilds it. All files are compared with the index once, in the
 background. If the index cannot be written, because the disk is full or read-only, readers use an index in memory.
+
+Files are replaced atomically, and the journal records the files of an interrupted write. Slow operations, writing and
+syncing, happen before and after the lock is held. Methods with a `WriteJournal` parameter require the lock.
 """
 
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread, local
 from typing import Final, TypeVar
 
-from onetool.bundles import filesystem
+from onetool.bundles import filesystem, store_errors
 from onetool.bundles.bundle_index import BundleIndex, IndexMissing, increment_version
-from onetool.bundles.filenames import BUNDLE_FILE
-from onetool.bundles.filesystem import NewFile, Scratch
-from onetool.bundles.records import BundleFile, Unreadable
+from onetool.bundles.filenames import BUNDLE_FILE, directory_names, parse_id, tool_file_names
+from onetool.bundles.filesystem import NewFile, Scratch, sync_directory
+from onetool.bundles.listing import BundleRow, get_bundle
+from onetool.bundles.records import BundleFile, ToolFile, Unreadable
 from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteJournal
-from onetool.bundles.sync import BATCH_FILES, IndexSync, sort_paths
+from onetool.bundles.sync import BATCH_FILES, IndexSync, is_directory, sort_paths
 from onetool.errors import BundleError
 from onetool.util.problem import STORAGE, Location, Problem
 from onetool.util.storage_errors import storage_error
@@ -271,6 +275,128 @@ class BundleDirectory:
             yield
         except (OSError, sqlite3.Error) as error:
             raise (unavailable(str(error)) if _is_locked(error) else storage_error(self.root, error)) from error
+
+    # --- writes without the lock --------------------------------------------------------------------------------------
+
+    def write(self, contents: Sequence[bytes]) -> list[NewFile]:
+        """Write new files to the scratch directory, all or none."""
+        if not self.scratch.is_open:
+            with self.writing():
+                self.open_scratch()
+        written: list[NewFile] = []
+        try:
+            with self.converting_errors():
+                for content in contents:
+                    written.append(self.scratch.write(content))  # noqa: PERF401 - for cleanup after an error
+        except BaseException:
+            self.scratch.drop(written)
+            raise
+        return written
+
+    def sync_directories(self, *directories: str) -> None:
+        """Sync these directories; `.` is the root of the store."""
+        for directory in directories:
+            sync_directory(self.root / directory)
+
+    # --- writes of tools ------------------------------------------------------------------------------------------
+
+    def add_tools(
+        self, journal: WriteJournal, directory: str, files: Sequence[ToolFile], written: Sequence[NewFile]
+    ) -> None:
+        self._reject_link(directory)
+        names = [tool_file_names(file.slug, file.version) for file in files]
+        paths = [f"{directory}/{name}" for several in names for name in several]
+        for path in paths:
+            if os.path.lexists(self.root / path):
+                raise store_errors.unreadable_file(path)
+        moved: list[str] = []
+        with self._changing(journal, paths):
+            try:
+                for new, several in zip(written, names, strict=True):
+                    moved.append(new.move(self.root / directory, several))
+            except OSError:
+                for name in moved:
+                    with suppress(OSError):
+                        (self.root / directory / name).unlink()
+                raise
+
+    def replace(self, journal: WriteJournal, path: str, content: bytes) -> None:
+        self._reject_link(path.partition("/")[0])
+        new = self.new_file(content)
+        with self._changing(journal, [path], new):
+            new.move(self.root, [path])
+
+    def delete(self, journal: WriteJournal, path: str) -> None:
+        self._reject_link(path.partition("/")[0])
+        with self._changing(journal, [path]):
+            (self.root / path).unlink(missing_ok=True)
+
+    # --- writes of bundles ----------------------------------------------------------------------------------------
+
+    def find_directory(self, journal: WriteJournal, bundle_id: str) -> str | None:
+        """Return the directory of a bundle, even of one that was just added by hand."""
+        known = self._row(bundle_id)
+        if known is not None:
+            return known.directory
+        for place in self.root.iterdir():
+            if parse_id(place.name) == bundle_id:
+                if not is_directory(place):
+                    raise store_errors.unreadable_file(place.name)
+                self.sync(journal, [f"{place.name}/{BUNDLE_FILE}"])
+                if self._row(bundle_id) is None and any(place.iterdir()):
+                    raise store_errors.unreadable_file(f"{place.name}/{BUNDLE_FILE}")
+                return place.name
+        return None
+
+    def put_bundle(self, journal: WriteJournal, directory: str | None, file: BundleFile) -> str:
+        """Write a bundle and return its directory, which is created if necessary."""
+        if directory:
+            self._reject_link(directory)
+        new = self.new_file(file.text())
+        names = (directory,) if directory else directory_names(file.slug, file.id)
+        paths = [f"{name}/{BUNDLE_FILE}" for name in names]
+        with self._changing(journal, paths, new):
+            made = self._make_directory(names)
+            new.move(self.root / made, [BUNDLE_FILE])
+        return made
+
+    def _make_directory(self, names: Sequence[str]) -> str:
+        """Create a directory with the first of the names that the file system accepts."""
+        *better, last = names
+        for name in better:
+            with suppress(OSError):
+                (self.root / name).mkdir(mode=0o700, exist_ok=True)
+                return name
+        (self.root / last).mkdir(mode=0o700, exist_ok=True)
+        return last
+
+    def remove_bundle(self, journal: WriteJournal, directory: str) -> None:
+        """Remove a bundle, unless its directory contains other files."""
+        place = self.root / directory
+        if [entry.name for entry in place.iterdir()] != [BUNDLE_FILE]:
+            return
+        with self._changing(journal, [f"{directory}/{BUNDLE_FILE}"]):
+            (place / BUNDLE_FILE).unlink()
+            with suppress(OSError):  # another file was just added
+                place.rmdir()
+
+    @contextmanager
+    def _changing(self, journal: WriteJournal, paths: list[str], *written: NewFile) -> Iterator[None]:
+        """Change these files in this block. They are recorded before it, and the index is updated after it."""
+        journal.begin(paths)
+        try:
+            yield
+        finally:
+            self.sync(journal, paths)
+            self.scratch.drop(written)
+
+    def _reject_link(self, directory: str) -> None:
+        """Reject a symbolic link, which may just have replaced the directory."""
+        if (self.root / directory).is_symlink():
+            raise store_errors.unreadable_file(directory)
+
+    def _row(self, bundle_id: str) -> BundleRow | None:
+        return self.read(lambda database: get_bundle(database, bundle_id))
 
     # --- in the background -------------------------------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from onetool.bundles.paging import PageKey, PageTokens, check_page_size, make_pa
 from onetool.bundles.reader import BundleReader, LocatedBundle, StoredToolUsage, UsageCounts, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
-from onetool.bundles.writer import BundleWriter
 from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import BundleError
 from onetool.stats.database import StatisticsFile
@@ -75,7 +74,6 @@ class BundleStore:
         self._usage = usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db"))
         self._tokens = PageTokens(PageKey(directory / ".key").load)
         self._reader = BundleReader(self._directory, self._builtins, self._usage, clock)
-        self._writer = BundleWriter(self._directory)
 
     # --- bundles -----------------------------------------------------------------------------------------------
 
@@ -85,7 +83,7 @@ class BundleStore:
         self._reject_built_in(self._reader.any_bundle(bundle_id))
         checked = BundleDraft.of(draft)
         with self._directory.writing() as journal:
-            directory = self._writer.find_directory(journal, bundle_id)
+            directory = self._directory.find_directory(journal, bundle_id)
             known = self._reader.any_bundle(bundle_id)
             check(known.to_bundle() if known is not None and known.row.deleted_at is None else None)
             other = self._reader.bundle_by_slug(checked.slug, exactly=True)
@@ -97,8 +95,8 @@ class BundleStore:
             else:
                 file = known.row.file().replace_with(checked, self._clock())
                 is_new = False
-            directory = self._writer.put_bundle(journal, directory, file)
-        self._writer.sync_directories(directory, ".")
+            directory = self._directory.put_bundle(journal, directory, file)
+        self._directory.sync_directories(directory, ".")
         return file.to_bundle(built_in=False), is_new
 
     def set_bundle_enabled(self, bundle_id: str, switch: bool | Switch | Body, check: Check = allow_any) -> Bundle:
@@ -127,8 +125,8 @@ class BundleStore:
             located = self._reader.bundle(bundle_id)
             check(located.to_bundle())
             self._reject_non_empty(located.row)
-            self._writer.remove_bundle(journal, located.row.directory)
-        self._writer.sync_directories(".")
+            self._directory.remove_bundle(journal, located.row.directory)
+        self._directory.sync_directories(".")
 
     def _change_bundle(
         self,
@@ -145,8 +143,8 @@ class BundleStore:
             file = row.file()
             changed = file.model_copy(update=dict(change))
             if changed != file:
-                self._writer.put_bundle(journal, row.directory, changed)
-        self._writer.sync_directories(row.directory)
+                self._directory.put_bundle(journal, row.directory, changed)
+        self._directory.sync_directories(row.directory)
 
     def get_bundle(self, bundle_id: str) -> Bundle:
         return self._reader.bundle(bundle_id).to_bundle()
@@ -242,7 +240,7 @@ class BundleStore:
         self, bundle_id: str, files: Sequence[ToolFile], check: Check, *, may_be_disabled: bool
     ) -> list[StoredTool]:
         contents = [store_errors.check_content(number, file) for number, file in enumerate(files)]
-        written = self._writer.write(contents)
+        written = self._directory.write(contents)
         try:
             with self._directory.writing() as journal:
                 bundle = self._get_writable_bundle(bundle_id, may_be_disabled=may_be_disabled).row
@@ -250,10 +248,10 @@ class BundleStore:
                 stored = self._directory.read(lambda database: read_meta(database, "tools"))
                 if stored + len(files) > self._max_tools:
                     raise store_errors.too_many_tools(stored, self._max_tools)
-                self._writer.add_tools(journal, bundle.directory, files, written)
+                self._directory.add_tools(journal, bundle.directory, files, written)
         finally:
-            self._writer.drop(written)
-        self._writer.sync_directories(bundle.directory)
+            self._directory.scratch.drop(written)
+        self._directory.sync_directories(bundle.directory)
         bodies = ((file.id, file.model_dump_json(by_alias=True)) for file in files)
         rows = (ToolRow(0, ident, bundle.id, bundle.slug, True, "", body, 0, 0) for ident, body in bodies)
         return [to_stored_tool(row, StoredToolUsage(), built_in=False) for row in rows]
@@ -281,16 +279,16 @@ class BundleStore:
             file = row.content()
             if file.is_enabled != enabled:
                 changed = file.model_copy(update={"is_enabled": enabled})
-                self._writer.replace(journal, f"{located.row.directory}/{row.file}", changed.text())
-        self._writer.sync_directories(located.row.directory)
+                self._directory.replace(journal, f"{located.row.directory}/{row.file}", changed.text())
+        self._directory.sync_directories(located.row.directory)
 
     def delete_tool(self, bundle_id: str, slug: str, version: str, check: Check = allow_any) -> None:
         self._reject_built_in(self._reader.tool(bundle_id, slug, version)[0])
         with self._directory.writing() as journal:
             located, row = self._reader.tool(bundle_id, slug, version)
             check(self._reader.to_tools([row], built_in=False)[0])
-            self._writer.delete(journal, f"{located.row.directory}/{row.file}")
-        self._writer.sync_directories(located.row.directory)
+            self._directory.delete(journal, f"{located.row.directory}/{row.file}")
+        self._directory.sync_directories(located.row.directory)
 
     def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
         located, row = self._reader.tool(bundle_id, slug, version)
@@ -398,8 +396,8 @@ class BundleStore:
             with self._directory.writing() as journal:
                 located = self._reader.any_bundle(row.id)
                 if located is not None and self._reader.is_expired(located.row):
-                    self._writer.remove_bundle(journal, located.row.directory)
-            self._writer.sync_directories(".")
+                    self._directory.remove_bundle(journal, located.row.directory)
+            self._directory.sync_directories(".")
 
     def close(self) -> None:
         self._directory.close()
@@ -442,6 +440,6 @@ class BundleStore:
 
     def _set_built_in_enabled(self, table: str, item_id: str, *, enabled: bool) -> None:
         with self._directory.writing() as journal:
-            self._writer.replace(journal, STATES_FILE, self._builtins.render_states(table, item_id, enabled=enabled))
+            self._directory.replace(journal, STATES_FILE, self._builtins.render_states(table, item_id, enabled=enabled))
             self._directory.increment_version()  # the index does not contain the enabled states of built-in bundles
-        self._writer.sync_directories(".")
+        self._directory.sync_directories(".")
