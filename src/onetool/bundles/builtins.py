@@ -75,6 +75,7 @@ class BuiltIns:
             is_loaded = self._index.is_ready
             with self._index.connection() as database:
                 if not is_loaded:
+                    database.execute("update meta set value = 1 where name = 'built_in'")
                     IndexSync(self._directory).update_all(database, Event())
                     self._apply_states(database)
                 return work(database)

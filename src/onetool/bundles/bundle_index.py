@@ -66,7 +66,7 @@ create index words_of_tools on words (key, word, field);
 create table problems (path text primary key, reason text not null, hint text not null) without rowid;
 create trigger one_more after insert on tools begin update meta set value = value + 1 where name = 'tools'; end;
 create trigger one_less after delete on tools begin update meta set value = value - 1 where name = 'tools'; end;
-insert into meta values ('tools', 0);
+insert into meta values ('tools', 0), ('built_in', 0);
 pragma user_version = {FORMAT};
 commit;
 """  # noqa: S608 - texts of ours

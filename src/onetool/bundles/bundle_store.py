@@ -8,6 +8,7 @@ body, duplicate.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,7 +23,7 @@ from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit, now
 from onetool.bundles.paging import PageKey, PageTokens, check_page_size, make_page
-from onetool.bundles.reader import BundleReader, LocatedBundle, StoredToolUsage, UsageCounts, to_stored_tool
+from onetool.bundles.reader import BundleReader, StoredToolUsage, UsageCounts, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
 from onetool.core.registry import RegistryEntry, python_name
@@ -85,15 +86,15 @@ class BundleStore:
         with self._directory.writing() as journal:
             directory = self._directory.find_directory(journal, bundle_id)
             known = self._reader.any_bundle(bundle_id)
-            check(known.to_bundle() if known is not None and known.row.deleted_at is None else None)
+            check(known.to_bundle() if known is not None and known.deleted_at is None else None)
             other = self._reader.bundle_by_slug(checked.slug, exactly=True)
-            if other is not None and other.row.id != bundle_id:
-                raise store_errors.slug_taken(checked.slug, other.row.id)
-            if known is None or self._reader.is_expired(known.row):
+            if other is not None and other.id != bundle_id:
+                raise store_errors.slug_taken(checked.slug, other.id)
+            if known is None or self._reader.is_expired(known):
                 file = BundleFile.new(bundle_id, checked, self._clock())
                 is_new = True
             else:
-                file = known.row.file().replace_with(checked, self._clock())
+                file = known.file().replace_with(checked, self._clock())
                 is_new = False
             directory = self._directory.put_bundle(journal, directory, file)
         self._directory.sync_directories(directory, ".")
@@ -101,11 +102,11 @@ class BundleStore:
 
     def set_bundle_enabled(self, bundle_id: str, switch: bool | Switch | Body, check: Check = allow_any) -> Bundle:
         """Enable or disable a bundle. `switch` may be the raw body of a PATCH request, which is validated."""
-        located = self._reader.bundle(bundle_id)
-        enabled = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=located.built_in)
-        if located.built_in:
-            check(located.to_bundle())
-            self._set_built_in_enabled("bundles", located.row.id, enabled=enabled)
+        row = self._reader.bundle(bundle_id)
+        enabled = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=bool(row.built_in))
+        if row.built_in:
+            check(row.to_bundle())
+            self._set_built_in_enabled("bundles", row.id, enabled=enabled)
         else:
             self._change_bundle(bundle_id, {"is_enabled": enabled}, check)
         return self.get_bundle(bundle_id)
@@ -122,10 +123,10 @@ class BundleStore:
 
     def _remove_bundle(self, bundle_id: str, check: Check) -> None:
         with self._directory.writing() as journal:
-            located = self._reader.bundle(bundle_id)
-            check(located.to_bundle())
-            self._reject_non_empty(located.row)
-            self._directory.remove_bundle(journal, located.row.directory)
+            row = self._reader.bundle(bundle_id)
+            check(row.to_bundle())
+            self._reject_non_empty(row)
+            self._directory.remove_bundle(journal, row.directory)
         self._directory.sync_directories(".")
 
     def _change_bundle(
@@ -136,9 +137,8 @@ class BundleStore:
         reject: Callable[[BundleRow], None] = lambda _: None,
     ) -> None:
         with self._directory.writing() as journal:
-            located = self._reader.bundle(bundle_id)
-            row = located.row
-            check(located.to_bundle())
+            row = self._reader.bundle(bundle_id)
+            check(row.to_bundle())
             reject(row)
             file = row.file()
             changed = file.model_copy(update=dict(change))
@@ -152,8 +152,8 @@ class BundleStore:
     def bundle_by_slug(self, slug: str) -> Bundle | None:
         """Return the bundle with this slug, else the first by ID with this name in Python code, else None."""
         exact = self._reader.bundle_by_slug(slug, exactly=True)
-        located = exact or self._reader.bundle_by_slug(slug, exactly=False)
-        return located.to_bundle() if located else None
+        row = exact or self._reader.bundle_by_slug(slug, exactly=False)
+        return row.to_bundle() if row else None
 
     @property
     def is_indexed(self) -> bool:
@@ -162,8 +162,7 @@ class BundleStore:
 
     def find_slugs(self, words: Collection[str]) -> set[str]:
         """Return the bundles whose names are among these words. They are read from the files, without the index."""
-        built_in = self._builtins.read(partial(listing.list_packs, built_in=True))
-        slugs = self._directory.read_slugs() | {pack.slug for pack in built_in}
+        slugs = self._directory.read_slugs() | {pack.slug for pack in self._builtins.read(listing.list_packs)}
         names = set(map(python_name, words))
         return {slug for slug in slugs if python_name(slug) in names}
 
@@ -178,8 +177,8 @@ class BundleStore:
         filters = Filters.of(None, ids, include_disabled=include_disabled)
 
         def read(after: str, limit: int) -> Iterator[Bundle]:
-            for built_in, rows in self._reader.read_all(lambda db: listing.list_bundles(db, filters, after, limit)):
-                yield from (LocatedBundle(row, built_in).to_bundle() for row in rows)
+            for rows in self._reader.read_all(lambda db: listing.list_bundles(db, filters, after, limit)):
+                yield from map(BundleRow.to_bundle, rows)
 
         return self._list_page(["bundles", *filters], size, token, read)
 
@@ -243,7 +242,7 @@ class BundleStore:
         written = self._directory.write(contents)
         try:
             with self._directory.writing() as journal:
-                bundle = self._get_writable_bundle(bundle_id, may_be_disabled=may_be_disabled).row
+                bundle = self._get_writable_bundle(bundle_id, may_be_disabled=may_be_disabled)
                 self._reject_duplicates(bundle_id, [(file.slug, file.version) for file in files], check)
                 stored = self._directory.read(lambda database: read_meta(database, "tools"))
                 if stored + len(files) > self._max_tools:
@@ -254,18 +253,18 @@ class BundleStore:
         self._directory.sync_directories(bundle.directory)
         bodies = ((file.id, file.model_dump_json(by_alias=True)) for file in files)
         rows = (ToolRow(0, ident, bundle.id, bundle.slug, True, "", body, 0, 0) for ident, body in bodies)
-        return [to_stored_tool(row, StoredToolUsage(), built_in=False) for row in rows]
+        return [to_stored_tool(row, StoredToolUsage()) for row in rows]
 
     def set_tool_enabled(
         self, bundle_id: str, slug: str, version: str, switch: bool | Switch | Body, check: Check = allow_any
     ) -> StoredTool:
-        located, row = self._reader.tool(bundle_id, slug, version)
-        if not located.built_in:
-            self._reject_disabled(located)
-        enabled = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=located.built_in)
-        if located.built_in:
-            self._reject_disabled(located)
-            check(self._reader.to_tools([row], built_in=True)[0])
+        bundle, row = self._reader.tool(bundle_id, slug, version)
+        if not bundle.built_in:
+            self._reject_disabled(bundle)
+        enabled = store_errors.check_switch(switch, bundle_id=bundle_id, is_built_in=bool(bundle.built_in))
+        if bundle.built_in:
+            self._reject_disabled(bundle)
+            check(self._reader.to_tools([row])[0])
             self._set_built_in_enabled("tools", row.id, enabled=enabled)
         else:
             self._change_tool(bundle_id, slug, version, check, enabled=enabled)
@@ -273,26 +272,26 @@ class BundleStore:
 
     def _change_tool(self, bundle_id: str, slug: str, version: str, check: Check, *, enabled: bool) -> None:
         with self._directory.writing() as journal:
-            located, row = self._reader.tool(bundle_id, slug, version)
-            self._reject_disabled(located)
-            check(self._reader.to_tools([row], built_in=False)[0])
+            bundle, row = self._reader.tool(bundle_id, slug, version)
+            self._reject_disabled(bundle)
+            check(self._reader.to_tools([row])[0])
             file = row.content()
             if file.is_enabled != enabled:
                 changed = file.model_copy(update={"is_enabled": enabled})
-                self._directory.replace(journal, f"{located.row.directory}/{row.file}", changed.text())
-        self._directory.sync_directories(located.row.directory)
+                self._directory.replace(journal, f"{bundle.directory}/{row.file}", changed.text())
+        self._directory.sync_directories(bundle.directory)
 
     def delete_tool(self, bundle_id: str, slug: str, version: str, check: Check = allow_any) -> None:
         self._reject_built_in(self._reader.tool(bundle_id, slug, version)[0])
         with self._directory.writing() as journal:
-            located, row = self._reader.tool(bundle_id, slug, version)
-            check(self._reader.to_tools([row], built_in=False)[0])
-            self._directory.delete(journal, f"{located.row.directory}/{row.file}")
-        self._directory.sync_directories(located.row.directory)
+            bundle, row = self._reader.tool(bundle_id, slug, version)
+            check(self._reader.to_tools([row])[0])
+            self._directory.delete(journal, f"{bundle.directory}/{row.file}")
+        self._directory.sync_directories(bundle.directory)
 
     def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
-        located, row = self._reader.tool(bundle_id, slug, version)
-        return self._reader.to_tools([row], built_in=located.built_in)[0]
+        _, row = self._reader.tool(bundle_id, slug, version)
+        return self._reader.to_tools([row])[0]
 
     def list_bundle_tools(self, bundle_id: str, slug: str | None = None) -> list[StoredTool]:
         """Return all versions of all tools of a bundle, or of one tool, including disabled ones."""
@@ -300,9 +299,7 @@ class BundleStore:
 
     def list_tools_with(self, text: str) -> list[tuple[str, str]]:
         """Return the JSON of all tools that contains a text, each with the slug of its bundle."""
-        return [
-            tool for _, tools in self._reader.read_all(lambda db: listing.list_tools_with(db, text)) for tool in tools
-        ]
+        return [*chain.from_iterable(self._reader.read_all(lambda db: listing.list_tools_with(db, text)))]
 
     def list_tools(
         self,
@@ -316,8 +313,8 @@ class BundleStore:
         filters = Filters.of(tags, bundle_ids, include_disabled=include_disabled)
 
         def read(after: str, limit: int) -> Iterator[StoredTool]:
-            for built_in, rows in self._reader.read_all(lambda db: listing.list_tools(db, filters, after, limit)):
-                yield from self._reader.to_tools(rows, built_in=built_in)
+            for rows in self._reader.read_all(lambda db: listing.list_tools(db, filters, after, limit)):
+                yield from self._reader.to_tools(rows)
 
         return self._list_page(["tools", *filters], size, token, read)
 
@@ -337,32 +334,26 @@ class BundleStore:
 
     def packs(self) -> list[StoredPack]:
         """Return all bundles, including disabled ones."""
-        stored = self._directory.read(partial(listing.list_packs, built_in=False))
-        return stored + self._builtins.read(partial(listing.list_packs, built_in=True))
+        return [*chain.from_iterable(self._reader.read_all(listing.list_packs))]
 
-    def find_tool(self, slug: str, tool_slug: str, version: str | None) -> tuple[ToolRow | None, bool]:
-        """Return a tool and whether it is built in. Without a version, it is the newest that is enabled."""
-        for built_in, row in self._reader.read_all(lambda db: listing.get_tool_by_name(db, slug, tool_slug, version)):
-            if row is not None:
-                return row, built_in
-        return None, False
+    def find_tool(self, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
+        """Return a tool. Without a version, it is the newest that is enabled."""
+        rows = self._reader.read_all(lambda db: listing.get_tool_by_name(db, slug, tool_slug, version))
+        return next(filter(None, rows), None)
 
     def list_names(self, pack: StoredPack, after: str, limit: int | None = None) -> list[RegistryEntry]:
         """Return tools of a bundle after this slug, at most `limit`."""
         limit = limit or NAMES_PER_PAGE
-        return self._reader.read(lambda db: listing.list_names(db, pack.id, after, limit), built_in=pack.built_in)
+        return self._reader.read(lambda db: listing.list_names(db, pack.id, after, limit), pack)
 
     def count_tools(self) -> dict[str, tuple[int, int]]:
         """Return the number of tools of each bundle by ID, and how many are enabled. Versions count once."""
-        return {
-            bundle: count
-            for _, counts in self._reader.read_all(listing.count_tools)
-            for bundle, count in counts.items()
-        }
+        stored, built_in = self._reader.read_all(listing.count_tools)
+        return {**stored, **built_in}
 
     def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
         """Return the enabled tools of a bundle with the approximate size of their definitions in bytes."""
-        return self._reader.read(lambda db: listing.list_definition_sizes(db, pack.id), built_in=pack.built_in)
+        return self._reader.read(lambda db: listing.list_definition_sizes(db, pack.id), pack)
 
     def readers(self) -> "list[IndexReader]":
         """Return the indexes of stored tools for `ot.search`, without an index that is being built."""
@@ -394,9 +385,9 @@ class BundleStore:
         before = self._reader.expiry_limit()
         for row in self._directory.read(lambda database: listing.list_deleted_before(database, before)):
             with self._directory.writing() as journal:
-                located = self._reader.any_bundle(row.id)
-                if located is not None and self._reader.is_expired(located.row):
-                    self._directory.remove_bundle(journal, located.row.directory)
+                current = self._reader.any_bundle(row.id)
+                if current is not None and self._reader.is_expired(current):
+                    self._directory.remove_bundle(journal, current.directory)
             self._directory.sync_directories(".")
 
     def close(self) -> None:
@@ -405,21 +396,21 @@ class BundleStore:
 
     # --- checks ------------------------------------------------------------------------------------------------
 
-    def _get_writable_bundle(self, bundle_id: str, *, may_be_disabled: bool) -> LocatedBundle:
+    def _get_writable_bundle(self, bundle_id: str, *, may_be_disabled: bool) -> BundleRow:
         """Return a bundle whose tools may be changed."""
-        located = self._reader.bundle(bundle_id)
-        self._reject_built_in(located)
+        row = self._reader.bundle(bundle_id)
+        self._reject_built_in(row)
         if not may_be_disabled:
-            self._reject_disabled(located)
-        return located
+            self._reject_disabled(row)
+        return row
 
-    def _reject_built_in(self, located: LocatedBundle | None) -> None:
-        if located is not None and located.built_in:
-            raise store_errors.built_in(located.row.id)
+    def _reject_built_in(self, row: BundleRow | None) -> None:
+        if row is not None and row.built_in:
+            raise store_errors.built_in(row.id)
 
-    def _reject_disabled(self, located: LocatedBundle) -> None:
-        if not located.row.enabled:
-            raise store_errors.disabled(located.row.id, located.row.slug)
+    def _reject_disabled(self, row: BundleRow) -> None:
+        if not row.enabled:
+            raise store_errors.disabled(row.id, row.slug)
 
     def _reject_non_empty(self, row: BundleRow) -> None:
         files = [file for file in (self._root / row.directory).glob("*.json") if file.name != BUNDLE_FILE]
@@ -431,7 +422,7 @@ class BundleStore:
         seen: set[Pair] = set()
         for number, pair in enumerate(pairs):
             row = existing[number]
-            check(self._reader.to_tools([row], built_in=False)[0] if row else None)
+            check(self._reader.to_tools([row])[0] if row else None)
             if row or pair in seen:
                 raise store_errors.duplicate(number, *pair)
             seen.add(pair)

@@ -10,15 +10,17 @@ from itertools import groupby, islice, product
 from typing import Final, NamedTuple
 
 from onetool.bundles.filesystem import Stamp
+from onetool.bundles.model import Bundle
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.rules import check_id
 from onetool.core.registry import RegistryEntry, python_name
 
-BUNDLE: Final = "select id, folder, slug, enabled, deleted_at, body, mtime, size from bundles"
-TOOL: Final = """
-select t.key, t.id, t.bundle, b.slug, b.enabled, t.file, t.body, t.mtime, t.size
+BUILT_IN: Final = "(select value from meta where name = 'built_in')"
+BUNDLE: Final = f"select id, folder, slug, enabled, deleted_at, body, mtime, size, {BUILT_IN} from bundles"  # noqa: S608
+TOOL: Final = f"""
+select t.key, t.id, t.bundle, b.slug, b.enabled, t.file, t.body, t.mtime, t.size, {BUILT_IN}
 from tools t join bundles b on b.id = t.bundle where b.deleted_at is null and
-"""
+"""  # noqa: S608 - texts of ours
 IN_USE: Final = "(? or (t.enabled and b.enabled))"
 
 
@@ -31,6 +33,7 @@ class BundleRow(NamedTuple):
     body: str
     mtime: int
     size: int
+    built_in: int
 
     @property
     def stamp(self) -> Stamp:
@@ -38,6 +41,9 @@ class BundleRow(NamedTuple):
 
     def file(self) -> BundleFile:
         return BundleFile.read(self.body.encode())
+
+    def to_bundle(self) -> Bundle:
+        return self.file().to_bundle(built_in=bool(self.built_in))
 
 
 class ToolRow(NamedTuple):
@@ -50,6 +56,7 @@ class ToolRow(NamedTuple):
     body: str
     mtime: int
     size: int
+    built_in: int = 0
 
     @property
     def stamp(self) -> Stamp:
@@ -126,17 +133,13 @@ class StoredPack(NamedTuple):
     built_in: bool
 
 
-def list_packs(database: sqlite3.Connection, *, built_in: bool) -> list[StoredPack]:
-    query = """
+def list_packs(database: sqlite3.Connection) -> list[StoredPack]:
+    query = f"""
     select slug, id, enabled, not exists (select 1 from tools t where t.bundle = b.id),
-        substr(json_extract(body, '$.description'), 1, 1000)
+        coalesce(substr(json_extract(body, '$.description'), 1, 1000), ''), {BUILT_IN}
     from bundles b where deleted_at is null
-    """
-    rows = database.execute(query)
-    return [
-        StoredPack(slug, id_, bool(enabled), bool(empty), text or "", built_in)
-        for slug, id_, enabled, empty, text in rows
-    ]
+    """  # noqa: S608 - texts of ours
+    return [StoredPack(*row) for row in database.execute(query)]
 
 
 def get_tool_by_name(database: sqlite3.Connection, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:

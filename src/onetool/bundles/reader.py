@@ -17,8 +17,8 @@ from onetool.bundles.bundle_search import ToolQuery, find_ranked
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE, tool_file_names
 from onetool.bundles.filesystem import read_stamp
-from onetool.bundles.listing import BundleRow, ToolRow
-from onetool.bundles.model import Bundle, StoredTool, timestamp
+from onetool.bundles.listing import BundleRow, StoredPack, ToolRow
+from onetool.bundles.model import StoredTool, timestamp
 from onetool.bundles.records import parse_tool
 from onetool.errors import ToolError
 from onetool.stats.database import StatisticsDatabase
@@ -60,16 +60,6 @@ class UsageCounts:
         return usage
 
 
-class LocatedBundle(NamedTuple):
-    """A bundle, and whether it is built in."""
-
-    row: BundleRow
-    built_in: bool
-
-    def to_bundle(self) -> Bundle:
-        return self.row.file().to_bundle(built_in=self.built_in)
-
-
 class BundleReader:
     def __init__(
         self, directory: BundleDirectory, builtins: BuiltIns, usage: UsageCounts, clock: Callable[[], datetime]
@@ -81,24 +71,24 @@ class BundleReader:
 
     # --- one bundle --------------------------------------------------------------------------------------------
 
-    def bundle(self, bundle_id: str) -> LocatedBundle:
+    def bundle(self, bundle_id: str) -> BundleRow:
         """Return a bundle that is not deleted."""
         bundle_id = rules.check_id(bundle_id)
-        located = self.any_bundle(bundle_id)
-        if located is None or located.row.deleted_at is not None:
+        row = self.any_bundle(bundle_id)
+        if row is None or row.deleted_at is not None:
             raise store_errors.bundle_not_found(bundle_id)
-        return located
+        return row
 
-    def any_bundle(self, bundle_id: str) -> LocatedBundle | None:
+    def any_bundle(self, bundle_id: str) -> BundleRow | None:
         """Return a bundle, even if it is deleted."""
-        row = self._builtins.read(lambda database: listing.get_bundle(database, bundle_id))
-        if row is not None:
-            return LocatedBundle(row, built_in=True)
-        row = self._directory.read(lambda database: listing.get_bundle(database, bundle_id))
+        find = partial(listing.get_bundle, bundle_id=bundle_id)
+        if (row := self._builtins.read(find)) is not None:
+            return row
+        row = self._directory.read(find)
         if changed := self._find_changed_files(bundle_id, row):
             self._directory.refresh(changed)
-            row = self._directory.read(lambda database: listing.get_bundle(database, bundle_id))
-        return LocatedBundle(row, built_in=False) if row else None
+            row = self._directory.read(find)
+        return row
 
     def _find_changed_files(self, bundle_id: str, row: BundleRow | None) -> list[str]:
         """Return the files that differ from the index, or could not be read before."""
@@ -108,11 +98,9 @@ class BundleReader:
         is_same = read_stamp(self._directory.root / row.directory / BUNDLE_FILE) == row.stamp
         return [] if is_same else [f"{row.directory}/{BUNDLE_FILE}"]
 
-    def bundle_by_slug(self, slug: str, *, exactly: bool) -> LocatedBundle | None:
-        for built_in, row in self.read_all(lambda db: listing.get_bundle_by_slug(db, slug, exactly=exactly)):
-            if row is not None:
-                return LocatedBundle(row, built_in)
-        return None
+    def bundle_by_slug(self, slug: str, *, exactly: bool) -> BundleRow | None:
+        rows = self.read_all(lambda db: listing.get_bundle_by_slug(db, slug, exactly=exactly))
+        return next(filter(None, rows), None)
 
     def is_expired(self, row: BundleRow) -> bool:
         """Return whether a bundle was deleted too long ago to be restored."""
@@ -123,21 +111,18 @@ class BundleReader:
 
     # --- one tool ----------------------------------------------------------------------------------------------
 
-    def tool(self, bundle_id: str, slug: str, version: str) -> tuple[LocatedBundle, ToolRow]:
+    def tool(self, bundle_id: str, slug: str, version: str) -> tuple[BundleRow, ToolRow]:
         bundle_id = rules.check_id(bundle_id)
         slug = rules.check_slug(slug)
         version = rules.check_version_label(version)
-        located = self.bundle(bundle_id)
-
-        def find(database: sqlite3.Connection) -> ToolRow | None:
-            return listing.get_tool(database, bundle_id, slug, version)
-
-        row = self.read(find, built_in=located.built_in)
-        if not located.built_in and self._refresh_tool(located.row.directory, row, tool_file_names(slug, version)):
+        bundle = self.bundle(bundle_id)
+        find = partial(listing.get_tool, bundle_id=bundle_id, slug=slug, version=version)
+        row = self.read(find, bundle)
+        if not bundle.built_in and self._refresh_tool(bundle.directory, row, tool_file_names(slug, version)):
             row = self._directory.read(find)
         if row is None:
             raise store_errors.tool_not_found(bundle_id, slug, version)
-        return located, row
+        return bundle, row
 
     def _refresh_tool(self, directory: str, row: ToolRow | None, names: Sequence[str]) -> bool:
         """Update the index if the file differs from it, and return whether it did."""
@@ -150,43 +135,43 @@ class BundleReader:
 
     # --- several -----------------------------------------------------------------------------------------------
 
-    def read(self, work: Callable[[sqlite3.Connection], T], *, built_in: bool) -> T:
-        return self._builtins.read(work) if built_in else self._directory.read(work)
+    def read(self, work: Callable[[sqlite3.Connection], T], bundle: BundleRow | StoredPack) -> T:
+        """Return what `work` finds in the index that has this bundle."""
+        return self._builtins.read(work) if bundle.built_in else self._directory.read(work)
 
-    def read_all(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[tuple[bool, T]]:
+    def read_all(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[T]:
         """Yield what `work` finds in the store, and then in the built-in bundles."""
-        for built_in in (False, True):
-            yield built_in, self.read(work, built_in=built_in)
+        yield self._directory.read(work)
+        yield self._builtins.read(work)
 
-    def list_bundle_tools(self, located: LocatedBundle, slug: str | None = None) -> list[StoredTool]:
-        built_in = located.built_in
-        rows = self.read(lambda database: listing.list_bundle_tools(database, located.row.id, slug), built_in=built_in)
-        return self.to_tools(rows, built_in=built_in)
+    def list_bundle_tools(self, bundle: BundleRow, slug: str | None = None) -> list[StoredTool]:
+        return self.to_tools(self.read(partial(listing.list_bundle_tools, bundle_id=bundle.id, slug=slug), bundle))
 
     def search(
         self, query: ToolQuery, after: Sequence[int] | None, *, include_disabled: bool, limit: int
     ) -> list[tuple[list[int], StoredTool]]:
         """Return hits with their positions, from which the next page continues: rank, key, and number of the index."""
         hits: list[tuple[list[int], StoredTool]] = []
-        for built_in in (False, True):
-            start = None if after is None else (after[0], after[1] + (built_in > after[2]))
-            find = partial(find_ranked, query=query, after=start, include_disabled=include_disabled, limit=limit)
-            ranked = self.read(find, built_in=built_in)
-            tools = self.to_tools([row for _, row in ranked], built_in=built_in)
-            hits += [([rank, row.key, int(built_in)], tool) for (rank, row), tool in zip(ranked, tools, strict=True)]
+        for number, read in enumerate((self._directory.read, self._builtins.read)):
+            start = None if after is None else (after[0], after[1] + (number > after[2]))
+            ranked = read(
+                partial(find_ranked, query=query, after=start, include_disabled=include_disabled, limit=limit)
+            )
+            tools = self.to_tools([row for _, row in ranked])
+            hits += [([rank, row.key, number], tool) for (rank, row), tool in zip(ranked, tools, strict=True)]
         return sorted(hits, key=lambda hit: (hit[0][0], -hit[0][1], hit[0][2]))
 
-    def to_tools(self, rows: Sequence[ToolRow], *, built_in: bool) -> list[StoredTool]:
+    def to_tools(self, rows: Sequence[ToolRow]) -> list[StoredTool]:
         usage = self._usage.of(row.id for row in rows) if rows else {}
-        return [to_stored_tool(row, usage.get(row.id, StoredToolUsage()), built_in=built_in) for row in rows]
+        return [to_stored_tool(row, usage.get(row.id, StoredToolUsage())) for row in rows]
 
 
-def to_stored_tool(row: ToolRow, usage: StoredToolUsage, *, built_in: bool) -> StoredTool:
+def to_stored_tool(row: ToolRow, usage: StoredToolUsage) -> StoredTool:
     extra = {
         "bundleID": row.bundle,
         "bundleSlug": row.bundle_slug,
         "bundleEnabled": bool(row.bundle_enabled),
-        "isBuiltIn": built_in,
+        "isBuiltIn": bool(row.built_in),
         "callCount": usage.calls,
         "lastCalledAt": usage.last,
     }

@@ -309,12 +309,12 @@ class BundleSource(ToolSource):
         if slugs is None or self.is_building or python_name(slugs[0]) in self._list_other_packs():
             return None
         key = ".".join(slugs) + at + version
-        row, built_in = self.store.find_tool(*slugs, version if at else None)
+        row = self.store.find_tool(*slugs, version if at else None)
         with self._lock:
             known = self._recent.pop(key, None)
             if row is None or not (row.bundle_enabled or at or include_disabled):
                 return None
-            tool = known[1] if known is not None and known[0] == row else self._make_tool(row, key, built_in=built_in)
+            tool = known[1] if known is not None and known[0] == row else self._make_tool(row, key)
             self._recent[key] = row, tool
             while len(self._recent) > MAX_RECENT:
                 del self._recent[next(iter(self._recent))]
@@ -390,11 +390,11 @@ class BundleSource(ToolSource):
 
     # --- one tool ---------------------------------------------------------------------------------------------------
 
-    def _make_tool(self, row: "ToolRow", key: str, *, built_in: bool) -> Tool:
+    def _make_tool(self, row: "ToolRow", key: str) -> Tool:
         from onetool.bundles.reader import StoredToolUsage, to_stored_tool
         from onetool.bundles.search_text import has_valid_structure
 
-        stored = to_stored_tool(row, StoredToolUsage(), built_in=built_in)
+        stored = to_stored_tool(row, StoredToolUsage())
         name = f"{stored.bundle_slug}.{stored.slug}"
         is_readable = has_valid_structure(stored.arg_schema)
         reason = _disabled_reason(stored) or (
