@@ -127,10 +127,10 @@ not exists (
 class StoredPack(NamedTuple):
     slug: str
     id: str
-    enabled: bool
-    is_empty: bool
+    enabled: int
+    is_empty: int
     description: str  # the beginning of it, for the search
-    built_in: bool
+    built_in: int
 
 
 def list_packs(database: sqlite3.Connection) -> list[StoredPack]:
