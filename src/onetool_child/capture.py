@@ -9,13 +9,13 @@ import ast
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from types import AsyncGeneratorType, CodeType, CoroutineType
-from typing import Any, Final
+from typing import Any
 
 from onetool_child.names import find_unbound_names, find_used_names, is_reserved
 
 CO_COROUTINE = 0x80  # as in `inspect`, which is too slow to load
-FILENAME: Final = "<run>"
-RUN: Final = "__run__"
+FILENAME = "<run>"
+RUN = "__run__"
 NESTED_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 STRINGS_AND_COMMENTS = re.compile(
@@ -33,7 +33,7 @@ class NoValue:
     """The value of code that neither returns nor ends in an expression."""
 
 
-NO_VALUE: Final = NoValue()
+NO_VALUE = NoValue()
 
 
 def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Find | None = None) -> Any:

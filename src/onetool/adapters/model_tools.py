@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -23,13 +23,13 @@ from onetool_child.data import NotData, as_data
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_NAME_CHARS: Final = 64
-DIGEST_CHARS: Final = 16
-DIGEST_MARK: Final = "---"  # never part of another name
+MAX_NAME_CHARS = 64
+DIGEST_CHARS = 16
+DIGEST_MARK = "---"  # never part of another name
 READABLE = re.compile(r"\w+(?:[.-]\w+)*", re.ASCII)
 INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_]+")
 # Keywords that providers reject at the top level of a schema. The bus checks the arguments against the whole schema.
-REJECTED_KEYWORDS: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
+REJECTED_KEYWORDS = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
 
 
 class ModelTool(NamedTuple):

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from onetool.backends.http_tool import credentials
 from onetool.config.contents import TRUST_FILE as TRUST
@@ -34,27 +34,27 @@ from onetool.util.version import __version__
 from onetool.util.versioning import check_version
 
 FORMAT, VERSION = "onetool-backup", 1
-MANIFEST: Final = "manifest.json"
-MASK: Final = "REDACTED"  # a valid value in YAML and JSON
-SKIPPED: Final = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/daemon.log*", ".tmp")
-SKIPPED_NAMES: Final = ("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp")
+MANIFEST = "manifest.json"
+MASK = "REDACTED"  # a valid value in YAML and JSON
+SKIPPED = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/daemon.log*", ".tmp")
+SKIPPED_NAMES = ("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp")
 # Sealed databases are useless without their keys.
-SECRET_NAMES: Final = (
+SECRET_NAMES = (
     *("secrets.yaml*", ".env*", "*.key", ".key", "credentials", "settings-history.json"),
     *("runs.db", "sessions.db"),
 )
-DATABASE_SUFFIX: Final = ".db"
+DATABASE_SUFFIX = ".db"
 # The contents of a settings directory, beside other files if the settings file was named with --config.
-OWN_NAMES: Final = frozenset({
+OWN_NAMES = frozenset({
     *(PROMPTS, SECRETS, "agents", "tools", "bundles", "credentials", "logs", "runs", "stats"),
     *("pins.json", "snippets.json", "switches.json", "trust.json", "settings-history.json"),
 })  # fmt: skip
-SETTINGS_FILE: Final = re.compile(r".*\.(json|ya?ml)(\.bak(\.[0-9]+)?)?", re.DOTALL)
-TOOL_FILE: Final = re.compile(r"bundles/[^@]*+@.*\.json", re.DOTALL)
-MIN_SECRET_CHARS: Final = 4  # shorter ones cannot be replaced without changing other text
-MAX_MANIFEST_BYTES: Final = 64 << 20
-MAX_FILES: Final = 1_000_000
-OWNER_ONLY: Final = 0o600
+SETTINGS_FILE = re.compile(r".*\.(json|ya?ml)(\.bak(\.[0-9]+)?)?", re.DOTALL)
+TOOL_FILE = re.compile(r"bundles/[^@]*+@.*\.json", re.DOTALL)
+MIN_SECRET_CHARS = 4  # shorter ones cannot be replaced without changing other text
+MAX_MANIFEST_BYTES = 64 << 20
+MAX_FILES = 1_000_000
+OWNER_ONLY = 0o600
 
 
 class Contents(NamedTuple):

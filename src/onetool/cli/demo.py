@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from textwrap import wrap
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from onetool import paths
@@ -40,14 +40,14 @@ from onetool_child.json_types import JsonObject
 if TYPE_CHECKING:
     from onetool.stats.summary import StatsSummary
 
-TICKETS_SERVER: Final = Path(__file__).with_name("demo_tickets.py")
-TIMEOUT_SECONDS: Final = 10  # for the network and slow disks
-STOPPED: Final = 128  # plus the signal number, as in shells
-WIDTH: Final = 100
-MAX_LINES: Final = 3
-MAX_ERROR_LINES: Final = 6
-TITLE: Final = f"OneTool {__version__}: the model has one tool, run, and writes Python for it. These are real runs."
-NEXT: Final = """\
+TICKETS_SERVER = Path(__file__).with_name("demo_tickets.py")
+TIMEOUT_SECONDS = 10  # for the network and slow disks
+STOPPED = 128  # plus the signal number, as in shells
+WIDTH = 100
+MAX_LINES = 3
+MAX_ERROR_LINES = 6
+TITLE = f"OneTool {__version__}: the model has one tool, run, and writes Python for it. These are real runs."
+NEXT = """\
 Next steps
   onetool init                  Create a tool of your own
   onetool connect claude-code   Connect an assistant (see `onetool connect --help` for others)
@@ -357,11 +357,11 @@ def _temporary_directory() -> Iterator[Path]:
 
 # --- the web server: the orders of a small shop ----------------------------------------------------------------------
 
-ORDERS: Final = [
+ORDERS = [
     {"id": number, "customer": ("Ada", "Alan", "Grace")[number % 3], "total": 12.5 + number, "paid": number % 4 != 0}
     for number in range(1, 25)
 ]
-UNUSED_URL: Final = "http://127.0.0.1:9"
+UNUSED_URL = "http://127.0.0.1:9"
 
 
 def _describe_api(url: str) -> bytes:

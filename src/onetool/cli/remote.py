@@ -8,7 +8,7 @@ import argparse
 import asyncio
 from collections.abc import Callable, Mapping
 from itertools import cycle
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import anyio.to_thread
 
@@ -29,9 +29,9 @@ from onetool.util.invisible import escape_invisible
 if TYPE_CHECKING:
     from onetool.app import OneTool
 
-COMMANDS: Final = frozenset({"run", "call", "tools", "search", "help"})
-STDOUT: Final = 1
-STDERR: Final = 2
+COMMANDS = frozenset({"run", "call", "tools", "search", "help"})
+STDOUT = 1
+STDERR = 2
 Send = Callable[[int, str], None]  # sends text to a stream of the client, STDOUT or STDERR
 
 

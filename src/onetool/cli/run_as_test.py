@@ -4,7 +4,7 @@ import ast
 import json
 from collections.abc import Callable, Iterable
 from pprint import pformat
-from typing import Any, Final
+from typing import Any
 
 from onetool.errors import ToolError
 from onetool.runs.model import DurableCall, DurableRunRecord
@@ -12,10 +12,10 @@ from onetool.runs.replay import check_replayable, list_answered
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonMapping, JsonObject
 
-WIDTH: Final = 110
-SPECIAL_FLOATS: Final = frozenset({"inf", "nan"})  # as pformat writes them
-LINE_BREAK: Final = "\n"
-TEST: Final = '''\
+WIDTH = 110
+SPECIAL_FLOATS = frozenset({"inf", "nan"})  # as pformat writes them
+LINE_BREAK = "\n"
+TEST = '''\
 """Run {run} of {started}, written by `onetool runs show {run} --as-test`. No tool is called."""
 
 {imports}
@@ -27,10 +27,10 @@ CALLS = {calls}
 def test_run_{short}() -> None:
 {body}
 '''
-PASSES: Final = "    assert replay(CODE, CALLS, seed={seed!r}, started={started!r}) == VALUE"
+PASSES = "    assert replay(CODE, CALLS, seed={seed!r}, started={started!r}) == VALUE"
 # NaN is not equal to itself, but its text is.
-PASSES_WITH_NAN: Final = "    assert repr(replay(CODE, CALLS, seed={seed!r}, started={started!r})) == repr(VALUE)"
-FAILS: Final = """\
+PASSES_WITH_NAN = "    assert repr(replay(CODE, CALLS, seed={seed!r}, started={started!r})) == repr(VALUE)"
+FAILS = """\
     with pytest.raises(Exception) as raised:  # noqa: PT011 - the message is checked below
         replay(CODE, CALLS, seed={seed!r}, started={started!r})
     assert ERROR in str(raised.value)"""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from onetool.errors import ToolError
 from onetool.paths import Directories
@@ -13,8 +13,8 @@ from onetool.paths import Directories
 if TYPE_CHECKING:
     from onetool.oauth.credential import SignInTarget
 
-PROBE_SECONDS: Final = 3.0  # for all servers together; a server that does not answer is not mentioned
-UNAUTHORIZED: Final = 401
+PROBE_SECONDS = 3.0  # for all servers together; a server that does not answer is not mentioned
+UNAUTHORIZED = 401
 
 
 def find_sign_in_notes(directories: Directories, names: Collection[str] | None = None) -> list[str]:

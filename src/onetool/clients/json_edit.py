@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from onetool.clients.edits import (
     Edit,
@@ -27,8 +27,8 @@ from onetool.errors import ConfigError
 from onetool.util.problem import Location
 from onetool_child.json_types import JsonMapping
 
-MAX_DEPTH: Final = 200
-TOO_DEEP: Final = "is nested too deeply"
+MAX_DEPTH = 200
+TOO_DEEP = "is nested too deeply"
 _TOKEN = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _COMMA = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|[\[{][ \t\r\n]*,|,(?=[ \t\r\n]*[\]}])')  # `[,` stays invalid
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -7,14 +7,14 @@ which must equal the old data with the change, or nothing is written.
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from onetool.clients.edits import detect_line_break, line_number, merge_entry, replace_value, value_at, verify
 from onetool.errors import ConfigError
 from onetool.util.problem import Location
 from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_EDITED_CHARACTERS: Final = 500_000  # takes tomlkit ten seconds in the worst case
+MAX_EDITED_CHARACTERS = 500_000  # takes tomlkit ten seconds in the worst case
 _PLACE = re.compile(r" \(at line ([0-9]+), column [0-9]+\)$")
 
 

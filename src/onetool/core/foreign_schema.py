@@ -12,25 +12,25 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Set as AbstractSet
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any
 
 from onetool.core.schema import Schema
 from onetool.core.schema_work import WORK_PER_STATE, is_expensive, weigh_pattern
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
 from onetool_child.json_types import JsonObject
 
-MAX_SCHEMA_BYTES: Final = 1 << 19  # which take up to 0.15 s to compile
-MAX_REFERENCES: Final = 2_000  # which take up to 0.1 s to compile
-MAX_WORK: Final = 1_000_000  # checks in the server, of up to 0.02 µs each
-MAX_CONVERSION_WORK: Final = 20_000  # of up to 2 µs each
-MAX_PATTERN_STATES: Final = 10_000  # of all patterns of a schema, which take up to 0.1 s to compile
-MAX_PATTERN_BYTES: Final = 1 << 20  # of one compiled pattern
-MAX_LISTED_PATTERNS: Final = 20
-MAX_PATTERN_CHARS: Final = 100  # of an unsupported pattern in messages
-CHECK_SECONDS: Final = 5
-MAX_MEMORY_BYTES: Final = 2 << 30
-NICENESS: Final = 10
-CHILD: Final = "from onetool.core.foreign_schema import main; main()"
+MAX_SCHEMA_BYTES = 1 << 19  # which take up to 0.15 s to compile
+MAX_REFERENCES = 2_000  # which take up to 0.1 s to compile
+MAX_WORK = 1_000_000  # checks in the server, of up to 0.02 µs each
+MAX_CONVERSION_WORK = 20_000  # of up to 2 µs each
+MAX_PATTERN_STATES = 10_000  # of all patterns of a schema, which take up to 0.1 s to compile
+MAX_PATTERN_BYTES = 1 << 20  # of one compiled pattern
+MAX_LISTED_PATTERNS = 20
+MAX_PATTERN_CHARS = 100  # of an unsupported pattern in messages
+CHECK_SECONDS = 5
+MAX_MEMORY_BYTES = 2 << 30
+NICENESS = 10
+CHILD = "from onetool.core.foreign_schema import main; main()"
 
 
 class ForeignSchema(Schema):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice, repeat
 from math import isfinite
-from typing import Any, Final, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from onetool.core.context import Context
 from onetool.core.schema_work import REFERENCES, expands_too_far, is_expensive
@@ -25,14 +25,14 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MAX_PROBLEM_CHARS = 1_000  # characters of a validation message
-VAGUE_TYPES: Final = ("Any", "object", "bytes")
-CONTEXT_NAMES: Final = frozenset({"Context", "ToolContext", "Context | None", "Optional[Context]"})
+VAGUE_TYPES = ("Any", "object", "bytes")
+CONTEXT_NAMES = frozenset({"Context", "ToolContext", "Context | None", "Optional[Context]"})
 MAX_CHOICES = 10  # alternatives or values that a validation message lists
 MAX_CONVERSIONS = 10_000  # strings converted to numbers in one call
 MAX_REFERENCES = 20  # from one schema to the next
 MAX_CHECKS, MAX_ERROR_CHECKS = 10_000, 2_000  # of a value by one schema, and of all values to find errors
 MAX_BACKTRACKS = 100_000  # of one pattern
-UNCHECKED_FORMATS: Final = {"regex": lambda _text: True}  # compiling the patterns in a value takes long
+UNCHECKED_FORMATS = {"regex": lambda _text: True}  # compiling the patterns in a value takes long
 UNEXPLAINED = "the value does not match the schema"
 MAX_ALL_OF_DEPTH = 3
 MAX_INTEGER = 10**40
@@ -47,8 +47,8 @@ DESCRIBED_KEYWORDS = {
     "minLength": "of length >=",
     "maxLength": "of length <=",
 }
-ANY_OBJECT: Final[JsonObject] = {"type": "object"}
-PLAIN_TYPES: Final[dict[Any, JsonObject]] = {
+ANY_OBJECT: JsonObject = {"type": "object"}
+PLAIN_TYPES: dict[Any, JsonObject] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},

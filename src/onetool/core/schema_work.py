@@ -8,27 +8,27 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import inf
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 
 from onetool_child.json_types import JsonMapping
 
-MAX_STEPS: Final = 5_000
-WORK_PER_STATE: Final = 4  # and character, in checks
-IN_PLACE: Final = ("not", "if", "then", "else")  # schemas for the same value
-IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
-IN_PLACE_MAPPINGS: Final = ("dependentSchemas", "dependencies")
-ITEMS: Final = ("items", "additionalItems", "contains", "unevaluatedItems")
-MEMBERS: Final = ("additionalProperties", "unevaluatedProperties")
-UNRESOLVED: Final = ("$dynamicRef", "$recursiveRef")
-REFERENCES: Final = ("$ref", *UNRESOLVED)
-PATTERN_TOKEN: Final = re.compile(
+MAX_STEPS = 5_000
+WORK_PER_STATE = 4  # and character, in checks
+IN_PLACE = ("not", "if", "then", "else")  # schemas for the same value
+IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
+IN_PLACE_MAPPINGS = ("dependentSchemas", "dependencies")
+ITEMS = ("items", "additionalItems", "contains", "unevaluatedItems")
+MEMBERS = ("additionalProperties", "unevaluatedProperties")
+UNRESOLVED = ("$dynamicRef", "$recursiveRef")
+REFERENCES = ("$ref", *UNRESOLVED)
+PATTERN_TOKEN = re.compile(
     r"\\[pP](?:\{[^{}]*\})?|\\.|\[\^?\]?(?:[^\]\\]|\\.)*+\]?|\{(?P<least>[0-9]{1,9})(?:,(?P<most>[0-9]{0,9}))?\}|.",
     re.DOTALL,
 )
-UNICODE_PROPERTY: Final = re.compile(r"\\[pP]")
-STATES_PER_PROPERTY: Final = 40
-OLD_DRAFTS: Final = ("draft-03", "draft-04")  # in which `id` is what `$id` is today
+UNICODE_PROPERTY = re.compile(r"\\[pP]")
+STATES_PER_PROPERTY = 40
+OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is today
 
 
 class _Unbounded(Exception):

@@ -6,13 +6,13 @@ outcome of a call.
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from onetool.core.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
 from onetool.core.schema import Schema
 from onetool_child.json_types import JsonMapping
 
-DECLARED: Final = "__onetool__"
+DECLARED = "__onetool__"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

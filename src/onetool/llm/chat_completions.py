@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -17,13 +16,13 @@ from onetool.net.retry_after import parse_retry_after
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
 
-OK: Final = 200
-RETRIED_STATUSES: Final = frozenset({429, 503})
-DEFAULT_PAUSE_SECONDS: Final = 1.0  # before the second attempt
-MAX_RESPONSE_BYTES: Final = 1 << 20
-MAX_ERROR_CHARS: Final = 500
-MAX_TOKENS: Final = 10**9  # of a plausible response
-HINTS: Final = {
+OK = 200
+RETRIED_STATUSES = frozenset({429, 503})
+DEFAULT_PAUSE_SECONDS = 1.0  # before the second attempt
+MAX_RESPONSE_BYTES = 1 << 20
+MAX_ERROR_CHARS = 500
+MAX_TOKENS = 10**9  # of a plausible response
+HINTS = {
     401: "check llm.api_key",
     403: "check llm.api_key",
     404: "check llm.base_url, which usually ends with /v1, and llm.model",

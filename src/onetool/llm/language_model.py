@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
 
 import anyio.to_thread
 
@@ -18,9 +17,9 @@ from onetool.state.storage import TokenUsageStorage
 from onetool.stats.tokens import count_text_tokens
 from onetool.util.redact import Redactor
 
-ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the settings
-UNSENT_REASONS: Final = frozenset({"connect", "host_not_allowed", "address_not_allowed"})
-EXAMPLE: Final = 'llm: {base_url: "https://api.openai.com/v1", model: gpt-4o-mini, api_key: "${secret:OPENAI_API_KEY}"}'
+ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the settings
+UNSENT_REASONS = frozenset({"connect", "host_not_allowed", "address_not_allowed"})
+EXAMPLE = 'llm: {base_url: "https://api.openai.com/v1", model: gpt-4o-mini, api_key: "${secret:OPENAI_API_KEY}"}'
 Send = Callable[[Sequence[Message]], Awaitable[Completion]]
 
 

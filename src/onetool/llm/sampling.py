@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from onetool.config.model import Llm
 from onetool.core.context import AskClient
 from onetool.errors import OutputInvalid, ToolError, ToolTimeout
 from onetool.llm.messages import Completion, Message
 
-MAX_ERROR_CHARS: Final = 500
+MAX_ERROR_CHARS = 500
 
 
 async def sample_client(ask_client: AskClient, settings: Llm, messages: Sequence[Message]) -> Completion:

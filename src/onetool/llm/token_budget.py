@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Final
 
 import anyio.to_thread
 
@@ -24,9 +23,9 @@ from onetool.util.problem import STORAGE, Location
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import check_version
 
-VERSION: Final = 1
-MAX_DAYS: Final = 400  # in the file
-MAX_RUNS: Final = 10_000  # in memory
+VERSION = 1
+MAX_DAYS = 400  # in the file
+MAX_RUNS = 10_000  # in memory
 
 
 class TokenBudget:

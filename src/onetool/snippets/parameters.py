@@ -7,7 +7,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from onetool.core.registry import python_name
 from onetool.errors import ToolError
@@ -15,8 +15,8 @@ from onetool.util.secret_finder import SECRET_VALUE, is_secret_name
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_CODE_CHARS: Final = 20_000
-TEMPLATE_MARKS: Final = re.compile(r"\{[{%#]|[}%#]\}")
+MAX_CODE_CHARS = 20_000
+TEMPLATE_MARKS = re.compile(r"\{[{%#]|[}%#]\}")
 RecordedArguments = Sequence[tuple[str, JsonMapping]]  # tool and arguments of each recorded call
 
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from onetool.config.model import Snippet
 from onetool.errors import StorageError, ToolError
@@ -22,9 +22,9 @@ from onetool_child.json_types import JsonMapping
 if TYPE_CHECKING:
     from onetool.state.storage import SavedSnippetStorage
 
-FILE: Final = "snippets.json"
-VERSION: Final = 1
-MAX_SNIPPETS: Final = 200  # of one agent
+FILE = "snippets.json"
+VERSION = 1
+MAX_SNIPPETS = 200  # of one agent
 
 
 @dataclass(frozen=True, slots=True)

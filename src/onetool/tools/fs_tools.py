@@ -5,7 +5,7 @@ import binascii
 import builtins
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Literal
 
 from onetool import files
 from onetool.core.context import ToolContext
@@ -19,10 +19,10 @@ __all__ = ["copy", "delete", "edit", "list", "move", "read", "stat", "write"]
 
 Entries = builtins.list[JsonObject]
 Encoding = Literal["utf-8", "utf-16", "latin-1", "base64"]
-DEFAULT_SIZE: Final = 2_097_152
-MAX_SIZE_BYTES: Final = 134_217_728  # the server holds it in memory
-MAX_EDIT_BYTES: Final = 16_777_216
-MAX_PATTERN_CHARS: Final = 4096
+DEFAULT_SIZE = 2_097_152
+MAX_SIZE_BYTES = 134_217_728  # the server holds it in memory
+MAX_EDIT_BYTES = 16_777_216
+MAX_PATTERN_CHARS = 4096
 
 
 @tool(permissions=["read"], limits=("max_size",))

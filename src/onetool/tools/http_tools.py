@@ -8,7 +8,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlencode
 
 from onetool.core.context import ToolContext
@@ -20,12 +20,12 @@ from onetool_child.json_types import JsonObject
 
 __all__ = ["get", "post"]
 
-MAX_RESPONSE_BYTES: Final = 10_485_760  # without settings
-ALL_HOSTS: Final = HostRules(("*",), allow_private_addresses=True)
-FORM: Final = "application/x-www-form-urlencoded"
-TEXT_TYPES: Final = ("text/", "application/json", "application/xml", "application/javascript", FORM)
-TEXT_ENDINGS: Final = ("+json", "+xml", "+yaml")
-COMMON_HEADERS: Final = frozenset(
+MAX_RESPONSE_BYTES = 10_485_760  # without settings
+ALL_HOSTS = HostRules(("*",), allow_private_addresses=True)
+FORM = "application/x-www-form-urlencoded"
+TEXT_TYPES = ("text/", "application/json", "application/xml", "application/javascript", FORM)
+TEXT_ENDINGS = ("+json", "+xml", "+yaml")
+COMMON_HEADERS = frozenset(
     {"accept", "accept-charset", "accept-encoding", "accept-language", "cache-control", "content-type", "user-agent"}
 )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.core.signature import clean_if_foreign, required_types
 from onetool.core.system import System
@@ -10,8 +10,8 @@ from onetool.search import SearchHit
 from onetool.tools import help_text
 from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_SIBLINGS: Final = 5
-MIN_SIBLING_TEXT: Final = 12  # characters; a shorter description says too little to call tools siblings
+MAX_SIBLINGS = 5
+MIN_SIBLING_TEXT = 12  # characters; a shorter description says too little to call tools siblings
 
 
 class DescribedHits(NamedTuple):

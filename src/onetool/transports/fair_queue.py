@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.config.model import RunLimits
 from onetool.errors import ToolError
@@ -16,7 +16,7 @@ from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping
 
 MAX_CALLS, MAX_CALLS_PER_AGENT = 512, 128  # most calls wait for I/O
-QUEUES: Final = "queues"  # key in the state of an HTTP request
+QUEUES = "queues"  # key in the state of an HTTP request
 
 
 class Bounds(NamedTuple):

@@ -7,7 +7,7 @@ the tool accepts additional arguments.
 
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from onetool.backends.http_tool.placeholder_check import find_arguments
 from onetool.core.context import unfreeze

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from onetool.core.context import Effect, Permission
 from onetool.core.registry import python_name
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from onetool.config.model import PackSettings
 
 Value = TypeVar("Value")
-READ_ONLY: Final = frozenset({Effect.READ})
-CHANGING: Final = frozenset({Effect.WRITE, Effect.EXEC})
-UNDECLARED: Final = frozenset({Effect.WRITE, Effect.EXTERNAL})
-BY_PERMISSION: Final = {
+READ_ONLY = frozenset({Effect.READ})
+CHANGING = frozenset({Effect.WRITE, Effect.EXEC})
+UNDECLARED = frozenset({Effect.WRITE, Effect.EXTERNAL})
+BY_PERMISSION = {
     Permission.READ: Effect.READ,
     Permission.WRITE: Effect.WRITE,
     Permission.EXEC: Effect.EXEC,

@@ -8,24 +8,24 @@ remembers what it has read.
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 from onetool.core.context import OWN_PACK, Effect, Permission
 from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.tool import Tool
 from onetool_child.json_types import JsonMapping, JsonObject
 
-PRIVATE: Final = "private"
-UNTRUSTED: Final = "untrusted"
-ALL: Final = frozenset({PRIVATE, UNTRUSTED})
-SENDING: Final = frozenset({Effect.EXTERNAL, Effect.EXEC})  # a program can send anything
-MAX_SOURCES: Final = 100
-MODEL_PACK: Final = "llm"
-UNKNOWN_SOURCE: Final = ""
-UNKNOWN: Final[Mapping[str, Any]] = {PRIVATE: {UNKNOWN_SOURCE: "an earlier call"}, UNTRUSTED: "an earlier call"}
+PRIVATE = "private"
+UNTRUSTED = "untrusted"
+ALL = frozenset({PRIVATE, UNTRUSTED})
+SENDING = frozenset({Effect.EXTERNAL, Effect.EXEC})  # a program can send anything
+MAX_SOURCES = 100
+MODEL_PACK = "llm"
+UNKNOWN_SOURCE = ""
+UNKNOWN: Mapping[str, Any] = {PRIVATE: {UNKNOWN_SOURCE: "an earlier call"}, UNTRUSTED: "an earlier call"}
 # Arguments that choose who receives a request. They are compiled when they are needed.
-DESTINATION_NAME: Final = r"(?i)ur[il]|host|domain|endpoint|webhook|recipient"
-DESTINATION: Final = r"(?i)(?:https?|wss?|ftp):|(?<![\w:/])//\w|www\."
+DESTINATION_NAME = r"(?i)ur[il]|host|domain|endpoint|webhook|recipient"
+DESTINATION = r"(?i)(?:https?|wss?|ftp):|(?<![\w:/])//\w|www\."
 
 
 def get_labels(tool: Tool) -> frozenset[str]:

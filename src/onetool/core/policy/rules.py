@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from onetool.core.context import OWN_PACK, Effect
 from onetool.core.policy.effects import CHANGING, READ_ONLY, get_effects, sort_effects
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from onetool.config.model import Agent, Rule as RuleSettings
 
 Choice = Literal["allow", "ask", "deny"]
-ALWAYS_ASKED: Final = "ot.save_snippet"  # by every policy that does not deny it
-UNKNOWN_SESSION: Final = SessionLabels()
+ALWAYS_ASKED = "ot.save_snippet"  # by every policy that does not deny it
+UNKNOWN_SESSION = SessionLabels()
 UNKNOWN_SESSION.merge(None)
 
 
@@ -30,8 +30,8 @@ class Ruling(NamedTuple):
     reason: str = ""
 
 
-ALLOWED: Final = Ruling("allow")
-SAVING: Final = "a saved snippet is code that later runs execute; `onetool runs show RUN` shows it"
+ALLOWED = Ruling("allow")
+SAVING = "a saved snippet is code that later runs execute; `onetool runs show RUN` shows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Rule:
         return self.tools == "*" or _matches_name(self.tools, tool)
 
 
-PRESETS: Final[Mapping[str, tuple[_Rule, ...]]] = {
+PRESETS: Mapping[str, tuple[_Rule, ...]] = {
     "open": (),
     "ask-writes": (_Rule("ask", "the policy ask-writes asks for calls that write or execute", effects=CHANGING),),
     "read-only": (_Rule("deny", "the policy read-only denies calls that write or execute", effects=CHANGING),),

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import anyio.to_thread
 from pydantic import TypeAdapter
@@ -62,9 +62,9 @@ class Neighbors(Protocol):
     def on_open(self, listener: Callable[[OneTool], object], /) -> None: ...
 
 
-PARTS: Final = ("admin UI at /", "MCP at /mcp", "bundle API at /tools", "REST API at /api")
-SEGMENT: Final[JsonObject] = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
-PLAIN_TEXT: Final = {"text/plain": TEXT}
+PARTS = ("admin UI at /", "MCP at /mcp", "bundle API at /tools", "REST API at /api")
+SEGMENT: JsonObject = {**TEXT, "minLength": 1, "pattern": r"^[^\u0000-\u001f/]+$"}
+PLAIN_TEXT = {"text/plain": TEXT}
 
 
 def build(

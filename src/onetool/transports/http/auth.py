@@ -19,7 +19,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -42,31 +42,31 @@ from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
 from onetool.transports.http.tokens import STORE_AWAY, TokenSet
 
-SESSION_PATH: Final = "/api/session"
+SESSION_PATH = "/api/session"
 SIGN_IN_PATH, CALLBACK_PATH = "/auth/sign-in", "/auth/callback"
-PROBES: Final = frozenset({"/healthz", "/readyz"})  # answered without checking tokens, which may need the database
-PUBLIC_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
-OAUTH_PATHS: Final = frozenset({"/oauth/callback", "/oauth/client.json"})  # of sign-ins to upstream servers
+PROBES = frozenset({"/healthz", "/readyz"})  # answered without checking tokens, which may need the database
+PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
+OAUTH_PATHS = frozenset({"/oauth/callback", "/oauth/client.json"})  # of sign-ins to upstream servers
 # Requests that need no token: their responses contain no private data, or they check a code or a state.
-OPEN_PATHS: Final = {
+OPEN_PATHS = {
     "GET": PUBLIC_PATHS | OAUTH_PATHS | METADATA_PATHS | {SESSION_PATH, SIGN_IN_PATH, CALLBACK_PATH},
     "POST": frozenset({SESSION_PATH}),
 }
-UI_PREFIX: Final = "/page/"
-SCOPE: Final = "scope"  # key in the state of a request: the scope of its token or session
-ACTOR: Final = "actor"  # key in the state of a request: its token or session, for the audit log
-APPROVALS_PATH: Final = "/api/approvals"
-MCP_PATH: Final = "/mcp"
-STOPPING: Final = "stopping"  # key in the state of a request: an event, set on shutdown
-ANONYMOUS: Final = ""  # not the name of any agent, so it owns nothing
-CONTENT_SECURITY_POLICY: Final = (
+UI_PREFIX = "/page/"
+SCOPE = "scope"  # key in the state of a request: the scope of its token or session
+ACTOR = "actor"  # key in the state of a request: its token or session, for the audit log
+APPROVALS_PATH = "/api/approvals"
+MCP_PATH = "/mcp"
+STOPPING = "stopping"  # key in the state of a request: an event, set on shutdown
+ANONYMOUS = ""  # not the name of any agent, so it owns nothing
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 TRACEPARENT_PATTERN = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
-MAX_METHOD_CHARS: Final = 16
-SECURITY_HEADERS: Final = {
+MAX_METHOD_CHARS = 16
+SECURITY_HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -75,7 +75,7 @@ SECURITY_HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-RAW_SECURITY_HEADERS: Final = {name.encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
+RAW_SECURITY_HEADERS = {name.encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
 
 
 class AuthMiddleware:
@@ -295,7 +295,7 @@ def _get_request_id(headers: Headers) -> str:
     return trace[1] if trace else os.urandom(8).hex()
 
 
-REVOKED: Final = unauthorized_error("the token was revoked or has expired", reason="revoked")
+REVOKED = unauthorized_error("the token was revoked or has expired", reason="revoked")
 
 
 # --- responses -----------------------------------------------------------------------------------------------------

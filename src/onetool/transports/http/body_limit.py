@@ -3,18 +3,16 @@
 `timeouts` enforces the transfer rate.
 """
 
-from typing import Final
-
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
 from onetool.transports.http.errors import ApiError
 
-MAX_BODY_BYTES: Final = 4 << 20
-MAX_IMPORT_BYTES: Final = 64 << 20
-MAX_TOTAL_BYTES: Final = 256 << 20
-IMPORTS: Final = frozenset({"/api/import"})
-MAX_DIGITS: Final = 18
+MAX_BODY_BYTES = 4 << 20
+MAX_IMPORT_BYTES = 64 << 20
+MAX_TOTAL_BYTES = 256 << 20
+IMPORTS = frozenset({"/api/import"})
+MAX_DIGITS = 18
 
 
 class BodyLimiter:

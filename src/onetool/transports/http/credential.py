@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
-from typing import Final
 
 from onetool.config.model import Issuer, Token
 from onetool.transports.http.errors import ApiError
 
 FindToken = Callable[[str], Token | None]  # finds a token by its hash, whether it has expired or not
-BEARER_HINT: Final = "send the header Authorization: Bearer ot_..."
+BEARER_HINT = "send the header Authorization: Bearer ot_..."
 
 
 @dataclass(frozen=True, slots=True)

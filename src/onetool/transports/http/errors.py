@@ -7,7 +7,6 @@ ran and failed is not an HTTP error: its error is the response to the call.
 import os
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -21,7 +20,7 @@ from onetool.util.invisible import escape_invisible
 from onetool_child.data import text
 from onetool_child.json_types import JsonMapping, JsonObject
 
-STATUS: Final[dict[str, int]] = {
+STATUS: dict[str, int] = {
     "invalid": 400,
     "unauthorized": 401,
     "builtin_read_only": 403,
@@ -50,13 +49,13 @@ STATUS: Final[dict[str, int]] = {
     "storage_unavailable": 507,
 }
 # Codes for errors without a code of their own, by type. A call that fails with another type did run.
-CODES: Final = {
+CODES = {
     "validation_error": "invalid",
     "not_found": "not_found",
     "permission_denied": "permission_denied",
     "audit_unavailable": "audit_unavailable",
 }
-RETRY_SECONDS: Final = {"busy": "1", "rate_limited": "60", "store_unavailable": "2"}  # unless the error says otherwise
+RETRY_SECONDS = {"busy": "1", "rate_limited": "60", "store_unavailable": "2"}  # unless the error says otherwise
 
 
 def camel_case(name: str) -> str:

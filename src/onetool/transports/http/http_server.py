@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
 
 import uvicorn
 
@@ -30,12 +29,12 @@ from onetool_child.confine import limit_malloc_arenas
 if sys.platform != "win32":
     import resource
 
-GRACE_SECONDS: Final = 10
-IDLE_SECONDS: Final = 75
-CANCEL_SECONDS: Final = 1.0
-BACKLOG: Final = 1024
-WANTED_OPEN_FILES: Final = 8192
-TICKS_PER_SECOND: Final = 10  # of uvicorn's main loop
+GRACE_SECONDS = 10
+IDLE_SECONDS = 75
+CANCEL_SECONDS = 1.0
+BACKLOG = 1024
+WANTED_OPEN_FILES = 8192
+TICKS_PER_SECOND = 10  # of uvicorn's main loop
 Ready = Callable[[Bind], None]
 
 

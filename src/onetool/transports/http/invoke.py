@@ -5,7 +5,6 @@ A call that ran gives an outcome with status 200, whether it succeeded or failed
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,9 +28,7 @@ from onetool_child.errors import get_message
 from onetool_child.json_types import JsonObject
 
 Check = Callable[[], Awaitable[None]]
-OUTCOME: Final = ResponseSpec(
-    "The tool ran", CallOutcome, events.describe_stream("progress, then result with the outcome")
-)
+OUTCOME = ResponseSpec("The tool ran", CallOutcome, events.describe_stream("progress, then result with the outcome"))
 
 
 async def invoke(api: Api, request: Request, name: str, check: Check) -> Response:

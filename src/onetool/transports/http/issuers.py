@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import anyio.to_thread
 
@@ -27,21 +27,21 @@ from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import has_few_values
 
-ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to one host
-MAX_DOCUMENT_BYTES: Final = 256 << 10
-MAX_KEYS: Final = 100
-MAX_KEY_ID_CHARS: Final = 200
-MAX_URL_CHARS: Final = 2000
+ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # each request is limited to one host
+MAX_DOCUMENT_BYTES = 256 << 10
+MAX_KEYS = 100
+MAX_KEY_ID_CHARS = 200
+MAX_URL_CHARS = 2000
 MIN_RSA_CHARS, MAX_RSA_CHARS = 340, 1400  # of the modulus in base64: 2048 to 8192 bits
-MAX_EXPONENT_CHARS: Final = 12
-REQUEST_SECONDS: Final = 10.0
-REFRESH_SECONDS: Final = 600.0
-MAX_AGE_SECONDS: Final = 3600.0
-UNKNOWN_KEY_SECONDS: Final = 60.0  # between fetches because of an unknown key
-RETRY_SECONDS: Final = 5.0  # between fetches while the issuer cannot be reached
-OK: Final = 200
+MAX_EXPONENT_CHARS = 12
+REQUEST_SECONDS = 10.0
+REFRESH_SECONDS = 600.0
+MAX_AGE_SECONDS = 3600.0
+UNKNOWN_KEY_SECONDS = 60.0  # between fetches because of an unknown key
+RETRY_SECONDS = 5.0  # between fetches while the issuer cannot be reached
+OK = 200
 # The type and curve of the key that each algorithm needs; None for a key without a curve.
-KEY_TYPES: Final = {
+KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", (None,))),
     "ES256": ("EC", ("P-256",)),
     "ES384": ("EC", ("P-384",)),

@@ -6,9 +6,9 @@ without a body, which no load balancer can turn into an error. One write also wa
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-MAX_HELD_BYTES: Final = 64 << 10  # more is sent immediately: it may take several packets anyway
+MAX_HELD_BYTES = 64 << 10  # more is sent immediately: it may take several packets anyway
 
 
 class JoinedWrites:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from starlette.requests import Request
 
@@ -16,8 +16,8 @@ from onetool.bundles.model import MAX_NESTING
 from onetool.transports.http.errors import ApiError
 from onetool_child.json_types import JsonMapping, JsonObject
 
-MEDIA_TYPE: Final = "application/json"
-MAX_DIGITS: Final = 300
+MEDIA_TYPE = "application/json"
+MAX_DIGITS = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from onetool.config.model import Issuer
 from onetool.logging import Log
@@ -22,17 +22,17 @@ from onetool.util.text import shorten
 from onetool.util.token_ids import identify_subject
 from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_JWT_CHARS: Final = 8192
-JWT_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
-TYPES: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
-REJECTED_HEADERS: Final = frozenset({"crit", "b64", "cty", "zip", "enc"})
-REQUIRED_CLAIMS: Final = ("iss", "sub", "aud", "exp")
-LEEWAY_SECONDS: Final = 30
-MAX_SUBJECT_CHARS: Final = 100
-MAX_ISSUER_CHARS: Final = 60
-MARK: Final = "#"  # before the digest of a subject
-DIGEST_CHARS: Final = 16
-REASONS: Final = {
+MAX_JWT_CHARS = 8192
+JWT_PATTERN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
+REJECTED_HEADERS = frozenset({"crit", "b64", "cty", "zip", "enc"})
+REQUIRED_CLAIMS = ("iss", "sub", "aud", "exp")
+LEEWAY_SECONDS = 30
+MAX_SUBJECT_CHARS = 100
+MAX_ISSUER_CHARS = 60
+MARK = "#"  # before the digest of a subject
+DIGEST_CHARS = 16
+REASONS = {
     "malformed": "it is not a valid JWT",
     "too_large": f"it has more than {MAX_JWT_CHARS} characters",
     "header": "its header has parameters that are not supported",
@@ -46,7 +46,7 @@ REASONS: Final = {
     "claims": "a claim is missing or invalid",
 }
 # Exceptions of PyJWT, by name; the library is imported with the first JWT.
-LIBRARY_REASONS: Final = {
+LIBRARY_REASONS = {
     "ExpiredSignatureError": "expired",
     "ImmatureSignatureError": "early",
     "InvalidAudienceError": "audience",

@@ -13,7 +13,7 @@ import contextlib
 import re
 from collections import OrderedDict
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -30,13 +30,13 @@ from onetool.transports.http.body_limit import MAX_BODY_BYTES
 from onetool.transports.mcp.http_clients import HttpClient
 from onetool.transports.mcp.mcp_server import OneToolServer
 
-PATH: Final = "/mcp"
-MAX_SESSIONS: Final = 1000
-MAX_EVENTS: Final = 20_000
-MAX_BYTES: Final = 32 << 20
+PATH = "/mcp"
+MAX_SESSIONS = 1000
+MAX_EVENTS = 20_000
+MAX_BYTES = 32 << 20
 EVENT_ID_PATTERN = re.compile(r"[0-9]{1,18}", re.ASCII)
-SESSION_HEADER: Final = b"mcp-session-id"
-ROUTE: Final = re.compile(rb"[0-9a-f]{32}")
+SESSION_HEADER = b"mcp-session-id"
+ROUTE = re.compile(rb"[0-9a-f]{32}")
 
 
 def route(endpoint: "McpEndpoint") -> Route:

@@ -5,7 +5,6 @@ The number of series is limited: tools beyond MAX_TOOLS share the series `other`
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 import anyio.to_thread
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -21,13 +20,13 @@ from onetool.transports.http import identity
 from onetool.util.version import __version__
 from onetool_child.errors import TREE
 
-MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-MAX_TOOLS: Final = 200
-OTHER: Final = "other"
-OUTCOMES: Final = frozenset(error.type for error in TREE.values())
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-REQUESTS: Final = "onetool_http_requests"
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+MAX_TOOLS = 200
+OTHER = "other"
+OUTCOMES = frozenset(error.type for error in TREE.values())
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+REQUESTS = "onetool_http_requests"
 
 
 class Metrics(Collector):

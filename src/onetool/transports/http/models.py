@@ -5,7 +5,7 @@ Names are snake_case here and camelCase in JSON. A response has every field, exc
 
 import re
 from operator import not_
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import (
     AfterValidator,
@@ -53,11 +53,11 @@ from onetool.util.validation_text import describe_problem
 from onetool_child.data import FORMATS
 from onetool_child.json_types import JsonMapping, JsonObject
 
-DEFAULT_PAGE_SIZE: Final = 25
-MAX_PAGE_SIZE: Final = 256
-DEFAULT_LINES: Final = 100
-MAX_NUMBER: Final = 10**15
-ALL_TIME: Final = "all"
+DEFAULT_PAGE_SIZE = 25
+MAX_PAGE_SIZE = 256
+DEFAULT_LINES = 100
+MAX_NUMBER = 10**15
+ALL_TIME = "all"
 
 
 def absent(default: Any = "", description: str | None = None) -> Any:
@@ -179,9 +179,9 @@ Moments = Annotated[
 ]
 Ids = Annotated[list[Id], BeforeValidator(_split)]
 Tags = Annotated[list[Annotated[Tag, AfterValidator(_check_tag)]], BeforeValidator(_split)]
-SIZE_DESCRIPTION: Final = f"Maximum number of items (up to {MAX_PAGE_SIZE})"
-LIST_DESCRIPTION: Final = "repeated or comma-separated"
-BUNDLE_IDS: Final = Field(default=None, description=f"Only these bundles; {LIST_DESCRIPTION}")
+SIZE_DESCRIPTION = f"Maximum number of items (up to {MAX_PAGE_SIZE})"
+LIST_DESCRIPTION = "repeated or comma-separated"
+BUNDLE_IDS = Field(default=None, description=f"Only these bundles; {LIST_DESCRIPTION}")
 
 
 class Query(ApiModel):

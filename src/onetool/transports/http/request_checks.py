@@ -5,7 +5,6 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -14,18 +13,18 @@ from onetool.net.addresses import parse_address
 from onetool.net.messages import OUTGOING_HEADER
 from onetool.transports.http.errors import ApiError
 
-MAX_HEAD_BYTES: Final = 16 << 10
-LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+MAX_HEAD_BYTES = 16 << 10
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 # Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
-PROXY_HEADERS: Final = frozenset(
+PROXY_HEADERS = frozenset(
     {
         *("cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via"),
         *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
         *(OUTGOING_HEADER.lower(),),
     }
 )
-PROXY_HEADER_PREFIXES: Final = (
+PROXY_HEADER_PREFIXES = (
     *("akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-"),
     *("ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat"),
     *("x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy"),
@@ -34,10 +33,8 @@ PROXY_HEADER_PREFIXES: Final = (
     *("x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler"),
 )
 # Headers of clients, which may contain version numbers and addresses.
-CLIENT_HEADERS: Final = frozenset(
-    {"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"}
-)
-CLIENT_HEADER_PREFIXES: Final = ("accept", "if-", "mcp-", "sec-")
+CLIENT_HEADERS = frozenset({"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"})
+CLIENT_HEADER_PREFIXES = ("accept", "if-", "mcp-", "sec-")
 ADDRESS_PATTERN = re.compile(
     r"(?<![A-Za-z0-9./])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[A-Za-z0-9])|[0-9A-Fa-f:]{3,39}(?![A-Za-z0-9:]))",
     re.ASCII,

@@ -1,7 +1,6 @@
 """Metadata of this server as a protected resource (RFC 9728), from which MCP clients learn where to sign in."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,9 +11,9 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.request_checks import Bind, find_base_url, read_bind
 from onetool.transports.http.responses import json_response
 
-PREFIX: Final = "/.well-known/oauth-protected-resource"
-RESOURCES: Final = {PREFIX: "", f"{PREFIX}/mcp": "/mcp"}  # paths of documents and of their resources
-METADATA_PATHS: Final = frozenset(RESOURCES)
+PREFIX = "/.well-known/oauth-protected-resource"
+RESOURCES = {PREFIX: "", f"{PREFIX}/mcp": "/mcp"}  # paths of documents and of their resources
+METADATA_PATHS = frozenset(RESOURCES)
 
 
 def build_challenge(error: ApiError, base_url: str | None, path: str) -> str:

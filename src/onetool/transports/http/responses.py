@@ -6,7 +6,7 @@ counts, states). `If-None-Match` on a read compares both parts; `If-Match` on a 
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -16,10 +16,10 @@ from onetool.transports.http.errors import ApiError
 from onetool_child.data import text
 from onetool_child.json_types import JsonObject
 
-MEDIA_TYPE: Final = "application/json"
-NO_CACHE: Final = "no-cache"
+MEDIA_TYPE = "application/json"
+NO_CACHE = "no-cache"
 # Fields of tools and packs that change without an edit.
-VOLATILE_FIELDS: Final = frozenset(
+VOLATILE_FIELDS = frozenset(
     {
         "callCount",
         "lastCalledAt",

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from onetool.transports.http.models import Query
 
-JSON_MEDIA_TYPE: Final = "application/json"
-TEXT: Final[JsonObject] = {"type": "string"}
-BYTES: Final[JsonObject] = {"type": "string", "format": "binary"}
-DESCRIPTION: Final = "All connected tools over REST. Errors have the body {error: {code, message, details}}."
-TOKEN: Final = "Identifies the agent. Not required on the local machine."  # noqa: S105 - not a token
-COMMON_ERRORS: Final = (
+JSON_MEDIA_TYPE = "application/json"
+TEXT: JsonObject = {"type": "string"}
+BYTES: JsonObject = {"type": "string", "format": "binary"}
+DESCRIPTION = "All connected tools over REST. Errors have the body {error: {code, message, details}}."
+TOKEN = "Identifies the agent. Not required on the local machine."  # noqa: S105 - not a token
+COMMON_ERRORS = (
     *("invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy", "storage_unavailable"),
 )
-ETAG: Final[JsonObject] = {"ETag": {"schema": TEXT, "description": "Changes with the content"}}
-READ_CONDITIONS: Final = {"If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"}
-WRITE_CONDITIONS: Final = {
+ETAG: JsonObject = {"ETag": {"schema": TEXT, "description": "Changes with the content"}}
+READ_CONDITIONS = {"If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"}
+WRITE_CONDITIONS = {
     "If-Match": "Apply the change only if the current ETag matches; otherwise returns 412",
     "If-None-Match": "Apply the change only if the current ETag does not match; `*` applies it only if nothing exists",
 }

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 from urllib.parse import quote, urlencode
 
 import anyio.to_thread
@@ -31,8 +30,8 @@ from onetool.transports.http.request_checks import Bind, find_base_url, read_bin
 from onetool.transports.http.sessions import BrowserSessions
 from onetool_child.json_types import JsonObject
 
-MAX_PARAMETER_CHARS: Final = 4096
-SEE_OTHER: Final = 303
+MAX_PARAMETER_CHARS = 4096
+SEE_OTHER = 303
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
@@ -21,18 +21,18 @@ from onetool.transports.http.auth import RAW_SECURITY_HEADERS
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.joined_writes import JoinedWrites
 
-HEAD_SECONDS: Final = 10.0
-LINGER_SECONDS: Final = 30.0  # for the rest of a body whose request was already answered
-MAX_LINGER_BYTES: Final = 512 << 20
-REJECTED_SECONDS: Final = 1.0  # for the rest of a rejected request
-MAX_REJECTED: Final = 256  # concurrent rejected connections; others are closed at once
-WINDOW_SECONDS: Final = 10.0  # in which MIN_BYTES must be transferred
-MIN_BYTES: Final = 10 << 10
-MAX_CONNECTIONS: Final = 2048
-MAX_CONNECTIONS_PER_ADDRESS: Final = 1536
-MALFORMED: Final = "malformed HTTP request, or its head exceeds 16 KiB"
-TOO_MANY_CONNECTIONS: Final = "too many open connections: retry later"
-ANSWERABLE: Final = (h11.IDLE, h11.SEND_RESPONSE)
+HEAD_SECONDS = 10.0
+LINGER_SECONDS = 30.0  # for the rest of a body whose request was already answered
+MAX_LINGER_BYTES = 512 << 20
+REJECTED_SECONDS = 1.0  # for the rest of a rejected request
+MAX_REJECTED = 256  # concurrent rejected connections; others are closed at once
+WINDOW_SECONDS = 10.0  # in which MIN_BYTES must be transferred
+MIN_BYTES = 10 << 10
+MAX_CONNECTIONS = 2048
+MAX_CONNECTIONS_PER_ADDRESS = 1536
+MALFORMED = "malformed HTTP request, or its head exceeds 16 KiB"
+TOO_MANY_CONNECTIONS = "too many open connections: retry later"
+ANSWERABLE = (h11.IDLE, h11.SEND_RESPONSE)
 
 
 class ConnectionLimiter:

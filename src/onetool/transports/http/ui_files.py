@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Final
 
 import anyio.to_thread
 from starlette.datastructures import Headers
@@ -21,16 +20,16 @@ from starlette.routing import Route
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.responses import NO_CACHE
 
-DIRECTORY: Final = "ui"
-URL_PREFIX: Final = "page"
-INDEX: Final = "index.html"
-TYPES: Final = {
+DIRECTORY = "ui"
+URL_PREFIX = "page"
+INDEX = "index.html"
+TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
 }
-MIN_COMPRESSED_BYTES: Final = 1000  # smaller files are not worth compressing
+MIN_COMPRESSED_BYTES = 1000  # smaller files are not worth compressing
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
-SESSION_HEADER: Final = "mcp-session-id"
-MAX_CLIENTS: Final = 2000
-RECENT_SECONDS: Final = 600.0
-ID_CHARS: Final = 16
+SESSION_HEADER = "mcp-session-id"
+MAX_CLIENTS = 2000
+RECENT_SECONDS = 600.0
+ID_CHARS = 16
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,9 +37,9 @@ from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool_child.json_types import JsonMapping, JsonObject
 
-ROOT: Final = "/api/agents"
-MANAGE: Final = "admin"
-MAX_CHECKED_TOOLS: Final = 20_000
+ROOT = "/api/agents"
+MANAGE = "admin"
+MAX_CHECKED_TOOLS = 20_000
 
 
 class AgentHandlers:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,9 +27,9 @@ from onetool.transports.http.models import (
 )
 from onetool.transports.http.routing import Operation, ResponseSpec
 
-ROOT: Final = "/api/approvals"
-POLL_SECONDS: Final = 0.5
-SCOPE: Final = "approve"
+ROOT = "/api/approvals"
+POLL_SECONDS = 0.5
+SCOPE = "approve"
 
 
 class ApprovalHandlers:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -19,11 +18,11 @@ from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 from onetool_child.data import text as to_json_text
 from onetool_child.json_types import JsonMapping
 
-ROOT: Final = "/api/audit"
-SCOPE: Final = "admin"
-EXPORT_RECORDS: Final = 500
-POSITION: Final = re.compile(r"[0-9]{1,20}(:[0-9]{1,18})?", re.ASCII)
-OWN_FIELDS: Final = frozenset({"time", "level", "name", "actor", "agent", "tool", "action", "outcome"})
+ROOT = "/api/audit"
+SCOPE = "admin"
+EXPORT_RECORDS = 500
+POSITION = re.compile(r"[0-9]{1,20}(:[0-9]{1,18})?", re.ASCII)
+OWN_FIELDS = frozenset({"time", "level", "name", "actor", "agent", "tool", "action", "outcome"})
 
 
 class AuditHandlers:

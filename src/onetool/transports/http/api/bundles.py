@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,16 +25,16 @@ from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")
-ROOT: Final = "/tools"
-WRITE_METHODS: Final = frozenset({"PUT", "PATCH", "DELETE"})
-BUNDLES: Final = f"{ROOT}/bundles"
-BUNDLE: Final = f"{BUNDLES}/{{bundleID}}"
-TOOL: Final = f"{BUNDLE}/tools/{{toolSlug}}/version/{{version}}"
-READ_TOOL_ERRORS: Final = ("not_found",)
-BUNDLE_ERRORS: Final = ("not_found", "permission_denied", "builtin_read_only")
-TOOL_ERRORS: Final = (*READ_TOOL_ERRORS, "permission_denied", "builtin_read_only")
-CALL_ERRORS: Final = (*READ_TOOL_ERRORS, "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable")
-DELETED: Final = {204: ResponseSpec("Deleted")}
+ROOT = "/tools"
+WRITE_METHODS = frozenset({"PUT", "PATCH", "DELETE"})
+BUNDLES = f"{ROOT}/bundles"
+BUNDLE = f"{BUNDLES}/{{bundleID}}"
+TOOL = f"{BUNDLE}/tools/{{toolSlug}}/version/{{version}}"
+READ_TOOL_ERRORS = ("not_found",)
+BUNDLE_ERRORS = ("not_found", "permission_denied", "builtin_read_only")
+TOOL_ERRORS = (*READ_TOOL_ERRORS, "permission_denied", "builtin_read_only")
+CALL_ERRORS = (*READ_TOOL_ERRORS, "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable")
+DELETED = {204: ResponseSpec("Deleted")}
 
 
 class BundleHandlers:

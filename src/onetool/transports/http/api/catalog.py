@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from operator import attrgetter
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 import anyio.to_thread
 
@@ -21,10 +21,10 @@ from onetool.search import SearchHit
 from onetool.transports.http.errors import ApiError
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
-KINDS: Final[tuple[str, ...]] = get_args(Kind)
-MAX_SEARCHED: Final = 1000
-MAX_SEARCHES: Final = 3  # of one query, because a tool that is enabled or disabled meanwhile may be missing
-REFRESH_SECONDS: Final = 2.0  # for servers whose tools were never listed
+KINDS: tuple[str, ...] = get_args(Kind)
+MAX_SEARCHED = 1000
+MAX_SEARCHES = 3  # of one query, because a tool that is enabled or disabled meanwhile may be missing
+REFRESH_SECONDS = 2.0  # for servers whose tools were never listed
 
 
 def get_kind(tool: Tool) -> Kind:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,8 +13,8 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 
-PATH: Final = "/api/changes"
-POLL_SECONDS: Final = 0.5
+PATH = "/api/changes"
+POLL_SECONDS = 0.5
 
 
 class ChangeHandlers:

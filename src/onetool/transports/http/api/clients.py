@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,9 +17,9 @@ from onetool.transports.mcp.http_clients import HttpClient
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
-ROOT: Final = "/api/clients"
-SCOPE: Final = "admin"
-CHANGE: Final = "clients"  # in the stream of events
+ROOT = "/api/clients"
+SCOPE = "admin"
+CHANGE = "clients"  # in the stream of events
 
 
 class ClientHandlers:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 READERS, WRITERS = 16, 8  # separate, because writers may wait for another process and readers never do
-SMALL_BYTES: Final = 16 << 10  # parsing a smaller body is faster than starting a thread
+SMALL_BYTES = 16 << 10  # parsing a smaller body is faster than starting a thread
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,9 +16,9 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.models import CompletionList, CompletionsQuery, NameCompletion
 from onetool.transports.http.routing import Operation, ResponseSpec
 
-PATH: Final = "/api/completions"
-MAX_NAMES: Final = 50
-MAX_SIGNATURE_CHARS: Final = 400
+PATH = "/api/completions"
+MAX_NAMES = 50
+MAX_SIGNATURE_CHARS = 400
 
 
 class CompletionHandlers:

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -21,14 +21,14 @@ from onetool_child.data import text
 from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")
-MEDIA_TYPE: Final = "text/event-stream"
-HEARTBEAT_SECONDS: Final = 15.0
-OUTPUT_SECONDS: Final = 0.05  # between two output events
-MAX_WAITING_CHARS: Final = 1 << 20  # of output, for clients that read slowly
-OMITTED: Final = "\n[{} characters omitted; see the result]\n"
-HEARTBEAT: Final = b": still here\n\n"
-HEADERS: Final = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
-ESCAPED_LINE_BREAKS: Final = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # some clients split there
+MEDIA_TYPE = "text/event-stream"
+HEARTBEAT_SECONDS = 15.0
+OUTPUT_SECONDS = 0.05  # between two output events
+MAX_WAITING_CHARS = 1 << 20  # of output, for clients that read slowly
+OMITTED = "\n[{} characters omitted; see the result]\n"
+HEARTBEAT = b": still here\n\n"
+HEADERS = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
+ESCAPED_LINE_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # some clients split there
 Event = tuple[str, Any]
 
 

@@ -5,7 +5,6 @@ A bundle is imported completely or not at all. `onetool.bundles` reads documents
 
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Final
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -30,10 +29,10 @@ from onetool.transports.http.responses import build_precondition, compute_etag, 
 from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT, Operation, ResponseSpec
 from onetool_child.json_types import JsonObject
 
-ZIP: Final = "application/zip"
-DOCUMENT: Final = {JSON_MEDIA_TYPE: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
-FETCH_SECONDS: Final = 30.0
-REPLACED_HEADER: Final = "onetool-replaced-credentials"  # header with the names of secrets
+ZIP = "application/zip"
+DOCUMENT = {JSON_MEDIA_TYPE: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
+FETCH_SECONDS = 30.0
+REPLACED_HEADER = "onetool-replaced-credentials"  # header with the names of secrets
 
 _Imported = tuple[ImportResult, JsonObject, str]  # the last is the ETag of the bundle's versions; empty if it has none
 

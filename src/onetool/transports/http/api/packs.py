@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,9 +21,9 @@ from onetool.transports.http.responses import build_precondition, compute_etag, 
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.util.problem import Problem
 
-ROOT: Final = "/api/packs"
-ERRORS: Final = ("not_found", "permission_denied", "bundle_disabled")
-OWN_PACK: Final = "ot"
+ROOT = "/api/packs"
+ERRORS = ("not_found", "permission_denied", "bundle_disabled")
+OWN_PACK = "ot"
 
 
 class PackHandlers:

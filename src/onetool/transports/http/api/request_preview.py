@@ -1,7 +1,6 @@
 """`POST /api/request-preview`: the request that an HTTP tool would send, stored or not, without sending it."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import PreviewBody, RequestView
 from onetool.transports.http.routing import Operation, ResponseSpec
 
-PATH: Final = "/api/request-preview"
+PATH = "/api/request-preview"
 
 
 class PreviewHandlers:

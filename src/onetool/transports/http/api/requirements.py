@@ -5,7 +5,6 @@ It never replaces a secret, because other tools may use it.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,8 +22,8 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import RequirementsBody, RequirementsResult
 from onetool.transports.http.routing import Operation, ResponseSpec
 
-PATH: Final = "/api/requirements"
-HOST: Final = re.compile(r"[\w.:\[\]-]+")  # no references such as ${NAME}
+PATH = "/api/requirements"
+HOST = re.compile(r"[\w.:\[\]-]+")  # no references such as ${NAME}
 
 
 class RequirementHandlers:

@@ -4,7 +4,6 @@ An agent has access only to its own results. Unknown, foreign and expired handle
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,14 +16,14 @@ from onetool.transports.http.models import ResultWindow, WindowQuery
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import BYTES, Operation, ResponseSpec
 
-MAX_LINES: Final = 10_000
-MAX_CHARACTERS: Final = 1_000_000
-MISSING_REASONS: Final = ("not_found", "expired")
+MAX_LINES = 10_000
+MAX_CHARACTERS = 1_000_000
+MISSING_REASONS = ("not_found", "expired")
 # Types that browsers display without running scripts; SVG can contain scripts.
-IMAGES: Final = ("png", "jpeg", "gif", "webp", "avif", "bmp")
-AUDIO: Final = ("mpeg", "wav", "x-wav", "ogg", "aac", "flac", "mp4", "webm")
-INLINE_TYPES: Final = frozenset({*(f"image/{kind}" for kind in IMAGES), *(f"audio/{kind}" for kind in AUDIO)})
-OTHER: Final = "application/octet-stream"
+IMAGES = ("png", "jpeg", "gif", "webp", "avif", "bmp")
+AUDIO = ("mpeg", "wav", "x-wav", "ogg", "aac", "flac", "mp4", "webm")
+INLINE_TYPES = frozenset({*(f"image/{kind}" for kind in IMAGES), *(f"audio/{kind}" for kind in AUDIO)})
+OTHER = "application/octet-stream"
 
 
 class ResultHandlers:

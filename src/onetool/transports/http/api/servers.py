@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,10 +35,10 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 
-ROOT: Final = "/api/servers"
+ROOT = "/api/servers"
 READ, MANAGE = "approve", "admin"
-START_SECONDS: Final = 60.0
-MAX_DESCRIPTION_CHARS: Final = 500
+START_SECONDS = 60.0
+MAX_DESCRIPTION_CHARS = 500
 
 
 class ServerHandlers:

@@ -1,7 +1,6 @@
 """`/api/session`: sign in to the admin UI with a one-time code, read who is signed in, and sign out."""
 
 from collections.abc import Iterator
-from typing import Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -16,7 +15,7 @@ from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.transports.http.sessions import BrowserSessions
 
-PATH: Final = SESSION_PATH
+PATH = SESSION_PATH
 
 
 class SessionHandlers:

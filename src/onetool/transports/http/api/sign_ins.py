@@ -9,7 +9,7 @@ import hmac
 import html
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import anyio
 from starlette.requests import Request
@@ -40,12 +40,12 @@ from onetool.transports.http.routing import Operation, ResponseSpec
 if TYPE_CHECKING:
     from onetool_child.json_types import JsonObject
 
-ROOT: Final = "/api/sign-ins"
-SCOPE: Final = "approve"
-COOKIE: Final = "onetool_sign_in"
-MAX_BROWSERS: Final = 100
-LIST_SECONDS: Final = 5.0
-PAGE: Final = (
+ROOT = "/api/sign-ins"
+SCOPE = "approve"
+COOKIE = "onetool_sign_in"
+MAX_BROWSERS = 100
+LIST_SECONDS = 5.0
+PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
     '<title>OneTool</title><h1>{title}</h1><p>{text}</p><p><a href="../#/servers">Servers in the admin UI</a></p>'
 )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -35,8 +35,8 @@ from onetool.util.time_format import in_utc
 if TYPE_CHECKING:
     from onetool_child.json_types import JsonObject
 
-MONTH: Final = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
-PROBE_SECONDS: Final = 5.0
+MONTH = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
+PROBE_SECONDS = 5.0
 
 
 class StatsHandlers:

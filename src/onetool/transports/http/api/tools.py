@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
     from onetool.stats.database import StatisticsDatabase
 
-ROOT: Final = "/api/tools"
-TOOL: Final = f"{ROOT}/{{name}}"
-PATCH_ERRORS: Final = ("not_found", "permission_denied", "bundle_disabled")
-CALL_ERRORS: Final = (*PATCH_ERRORS, "tool_disabled", "audit_unavailable")
-MAX_PREFIX_CHARS: Final = 40  # characters of a name in a page token, which must stay short
+ROOT = "/api/tools"
+TOOL = f"{ROOT}/{{name}}"
+PATCH_ERRORS = ("not_found", "permission_denied", "bundle_disabled")
+CALL_ERRORS = (*PATCH_ERRORS, "tool_disabled", "audit_unavailable")
+MAX_PREFIX_CHARS = 40  # characters of a name in a page token, which must stay short
 
 
 class ToolHandlers:
