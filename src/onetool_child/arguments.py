@@ -27,7 +27,9 @@ MAX_QUOTED_CHARS = 100
 CONTEXT_ANNOTATION = r"(?:(?:\w+\.)*Optional\[)?(?:\w+\.)*(?:Tool)?Context\]?(?:\s*\|\s*None)?"
 COLLECTIONS: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
 CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-HAS_VARIADIC, HAS_VARIADIC_KEYWORDS = 0x04, 0x08  # flags of a code object
+# flags of a code object
+HAS_VARIADIC = 0x04
+HAS_VARIADIC_KEYWORDS = 0x08
 DURATION = (
     r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W|(?:(?P<days>\d+)D)?"
     r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?)"
@@ -39,7 +41,8 @@ class Mismatch(ValueError):
 
     def __init__(self, path: str, value: Any, reason: str) -> None:
         super().__init__(reason)
-        self.path, self.value = path, value
+        self.path = path
+        self.value = value
 
 
 def bind(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -211,7 +214,8 @@ def get_converter(hint: Any) -> Convert | None:
     if "pydantic" in sys.modules and _is_of_pydantic(hint):
         return _get_pydantic_converter(hint)
     hint = _unwrap_hint(hint)
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    parts = typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
         return _get_union_converter(parts)
     if origin is typing.Literal:

@@ -99,7 +99,8 @@ def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType
     if "return" in code and _find_top_level(tree, ast.Return):  # checking the text first avoids the walk
         body, tail = _wrap_in_function(tree, filename)
     else:
-        body, tail = tree, _find_final_value(tree)
+        body = tree
+        tail = _find_final_value(tree)
         if tail is not None:
             tree.body.pop()
     value = None if tail is None else _compile(ast.Expression(tail), filename, "eval")
@@ -142,7 +143,8 @@ def _wrap_in_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.
     kind = ast.AsyncFunctionDef if is_awaited else ast.FunctionDef
     function = kind(RUN, arguments, _build_function_body(tree), decorator_list=[], lineno=1, col_offset=0)
     call = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
-    module, value = ast.Module([*future, function], type_ignores=[]), ast.Await(call) if is_awaited else call
+    module = ast.Module([*future, function], type_ignores=[])
+    value = ast.Await(call) if is_awaited else call
     return ast.fix_missing_locations(module), ast.fix_missing_locations(value)
 
 

@@ -81,7 +81,8 @@ class Cell:
             if sys.platform == "win32" or not select.select([reader], [], [], 0)[0]:
                 self.rehearse()
             request = self._peer.receive()
-            self._id, self._params = request["id"], request["params"]
+            self._id = request["id"]
+            self._params = request["params"]
             self._run()
         except (ConnectionLost, OSError):
             pass  # the server is gone, or has ended this run
@@ -100,7 +101,8 @@ class Cell:
             from onetool_child import confine  # WebAssembly sandboxes do not have it
 
             confine.give_up_memory(used_elsewhere)
-        replay, is_pausable = self._params.get("replay"), self._params.get("pausable")
+        replay = self._params.get("replay")
+        is_pausable = self._params.get("pausable")
         if replay or is_pausable:
             self._peer.on_answer = self._handle_answer
         if replay:
@@ -402,7 +404,8 @@ def _find_line(error: BaseException) -> int | None:
 
 def _list_traceback(error: BaseException) -> list[tuple[str, int, FrameType]]:
     """Return file, line and frame of each traceback entry, innermost first."""
-    entries, trace = [], error.__traceback__
+    entries = []
+    trace = error.__traceback__
     while trace is not None:
         entries.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
         trace = trace.tb_next
@@ -452,8 +455,10 @@ def main(argv: list[str]) -> None:
 
     os.environ.pop("PYTHONHASHSEED", None)
     confine.die_with_parent(os.getppid())
-    reader, writer = os.dup(0), os.dup(1)
-    options, scratch = Options(**json.loads(argv[0])), argv[1]
+    reader = os.dup(0)
+    writer = os.dup(1)
+    options = Options(**json.loads(argv[0]))
+    scratch = argv[1]
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(2, 1)
     os.chdir(scratch)

@@ -156,7 +156,8 @@ def _replace_nan(value: Any) -> Any:
 
 def has_too_much_indentation(value: Any) -> bool:
     """Return whether indentation is too large: a megabyte of nested brackets makes 500 MB of whitespace."""
-    indentation, queue = 0, [(value, 1)]
+    indentation = 0
+    queue = [(value, 1)]
     while queue and indentation <= MAX_INDENTATION_BYTES:
         item, depth = queue.pop()
         if isinstance(item, dict | list | tuple):

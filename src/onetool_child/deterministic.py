@@ -33,14 +33,18 @@ UUID_EPOCH = 0x01B21DD213814000  # 1582-10-15 to 1970-01-01, in units of 100 ns
 START_THREAD = ("_start_new_thread", "_start_joinable_thread", "start_new_thread", "start_new", "start_joinable_thread")
 
 _local = threading.local()
-_sleep, _monotonic, _monotonic_ns = time.sleep, time.monotonic, time.monotonic_ns
+_sleep = time.sleep
+_monotonic = time.monotonic
+_monotonic_ns = time.monotonic_ns
 
 
 class Source:
     """The random numbers and the clock of one thread or task."""
 
     def __init__(self, key: bytes, clock: int) -> None:
-        self._key, self.clock = key, clock  # clock in nanoseconds
+        # clock in nanoseconds
+        self._key = key
+        self.clock = clock
         self._blocks = self._children = 0
         self._random: Any = None
         self.is_over = False
@@ -92,11 +96,13 @@ def _urandom(size: int, /) -> bytes:
 
 @contextlib.contextmanager
 def _using(source: Source) -> Iterator[None]:
-    before, _local.source = getattr(_local, "source", None), source
+    before = getattr(_local, "source", None)
+    _local.source = source
     try:
         yield
     finally:
-        _local.source, source.is_over = before, True
+        _local.source = before
+        source.is_over = True
 
 
 def start(seed: bytes, clock: float, until: int) -> Callable[[float, bool], None]:
@@ -195,7 +201,9 @@ def _patch_datetime(module: ModuleType) -> None:
             return issubclass(subclass, real) if cls is datetime else super().__subclasscheck__(subclass)
 
     class datetime(real, metaclass=Type):  # type: ignore[misc,valid-type]  # noqa: N801 - it replaces this class
-        __doc__, __module__, __qualname__ = real.__doc__, real.__module__, real.__qualname__
+        __doc__ = real.__doc__
+        __module__ = real.__module__
+        __qualname__ = real.__qualname__
 
         @classmethod
         def now(cls, tz: Any = None) -> Any:

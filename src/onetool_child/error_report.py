@@ -58,9 +58,11 @@ def _list_frames(error: BaseException, place: str) -> list[str]:
     """Return the innermost lines of the error in this directory or file."""
     import linecache
 
-    frames, trace = [], error.__traceback__
+    frames = []
+    trace = error.__traceback__
     while trace is not None:
-        file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        file = trace.tb_frame.f_code.co_filename
+        line = trace.tb_lineno
         if file == place:
             frames.append(f"line {line}: {linecache.getline(file, line).strip()}")
         elif file.startswith(f"{place}{os.sep}"):

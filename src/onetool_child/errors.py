@@ -184,7 +184,8 @@ def _get_text(error: BaseException) -> str:
 
 def restore(data: JsonMapping) -> Exception:
     """Return the exception for data of `describe`; an unknown class becomes a ToolError with its name."""
-    name, message = str(data.get("class", "")), str(data.get("message", ""))
+    name = str(data.get("class", ""))
+    message = str(data.get("message", ""))
     fields = {key: value for key, value in data.items() if key not in {"type", "class", "message"}}
     if name in TREE:
         kind = str(data.get("type") or TREE[name].type)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 
 EXIT_SECONDS = 2.0  # for a worker to exit after its server is gone
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 SIGNAL_STATUS_OFFSET = 128  # added to the number of a signal that ended a process, as in shells
 CANNOT_START_STATUS = 127
 RETRY_SECONDS = 0.1

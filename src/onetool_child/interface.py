@@ -113,7 +113,8 @@ class File:
     __slots__ = ("mime", "path")
 
     def __init__(self, path: str | PathLike[str], mime: str | None = None) -> None:
-        self.path, self.mime = path, mime
+        self.path = path
+        self.mime = mime
 
     def __repr__(self) -> str:
         return f"File({str(self.path)!r})"
@@ -149,7 +150,9 @@ class ItemReporter:
     __slots__ = ("_context", "_count", "_reported")
 
     def __init__(self, context: Context) -> None:
-        self._context, self._count, self._reported = context, 0, 0.0
+        self._context = context
+        self._count = 0
+        self._reported = 0.0
 
     def iterate(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:

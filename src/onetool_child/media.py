@@ -39,7 +39,8 @@ def find_media(value: Any, max_bytes: int) -> Content | None:
         return (bytes(value), kind, "") if kind else None
     if isinstance(value, File):
         return _read_file(value.path, value.mime, max_bytes)
-    module, name = type(value).__module__.partition(".")[0], type(value).__name__
+    module = type(value).__module__.partition(".")[0]
+    name = type(value).__name__
     if module == "PIL" and hasattr(value, "save"):
         return _render_pillow(value), "image/png", ""
     if module == "matplotlib" and hasattr(value, "savefig"):

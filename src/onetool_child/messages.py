@@ -40,7 +40,8 @@ def count_values(chunks: Iterable[bytes], limit: int = MAX_VALUES) -> int:
         text = escaping + chunk
         if b"\\" in text:
             complete = text.rstrip(b"\\")
-            escaping, text = text[len(complete) :], complete.replace(b"\\\\", b"").replace(b'\\"', b"")
+            escaping = text[len(complete) :]
+            text = complete.replace(b"\\\\", b"").replace(b'\\"', b"")
         else:
             escaping = b""
         parts = text.translate(None, _UNCOUNTED).split(b'"')

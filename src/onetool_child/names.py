@@ -18,7 +18,8 @@ RESERVED = frozenset({*vars(builtins), *keyword.kwlist, *_IN_CELL}) - _ONLY_IN_S
 _EXTENDED_ARG = opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL = opmap["LOAD_GLOBAL"]  # the lowest bit of its argument is not part of the index
 _LOADS = {opmap[name] for name in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS") if name in opmap}
-_STORE_NAME, _STORE_GLOBAL = opmap["STORE_NAME"], opmap["STORE_GLOBAL"]
+_STORE_NAME = opmap["STORE_NAME"]
+_STORE_GLOBAL = opmap["STORE_GLOBAL"]
 _NAME_OPERATIONS = {*_LOADS, _STORE_NAME, _STORE_GLOBAL}
 
 
@@ -63,7 +64,8 @@ def _find_global_names(code: CodeType, store_name: int) -> tuple[dict[str, bool]
 
 def _find_operations(code: CodeType) -> Iterator[tuple[int, int]]:
     """Yield the operations on names, with the index of the name."""
-    content, high = code.co_code, 0
+    content = code.co_code
+    high = 0
     for operation, argument in zip(content[::2], content[1::2], strict=True):
         if operation == _EXTENDED_ARG:
             high = (high | argument) << 8

@@ -44,7 +44,9 @@ class ToolProxy:
     __slots__ = ("_call", "_name", "_request")
 
     def __init__(self, name: str, call: Call, request: Request) -> None:
-        self._name, self._call, self._request = name, call, request
+        self._name = name
+        self._call = call
+        self._request = request
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._call(self._name, args, kwargs)

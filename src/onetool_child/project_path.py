@@ -30,7 +30,8 @@ class ProjectPath(str):
     def __new__(cls, path: Part, call: Call, root: Part | None = None) -> Self:
         """Create a path in the directory `root`; without one, the path itself is the root."""
         self = super().__new__(cls, os.path.normpath(path))
-        self._call, self._root = call, os.path.normpath(path if root is None else root)
+        self._call = call
+        self._root = os.path.normpath(path if root is None else root)
         if not _pure_path(self).is_relative_to(self._root):
             raise ValueError(
                 f"{str(self)!r} is outside the project directory {self._root!r}; use .outside(…) to leave it"
@@ -130,7 +131,8 @@ class ProjectsProxy:
     """The object `proj`, with each project as an attribute; its methods hide projects of the same name."""
 
     def __init__(self, projects: Mapping[str, str], call: Call) -> None:
-        self._projects, self._call = projects, call
+        self._projects = projects
+        self._call = call
 
     def path(self, name: str) -> ProjectPath:
         """Return the directory of a project by name."""

@@ -31,7 +31,9 @@ class ConnectionLost(Exception):
 
 class Peer:
     def __init__(self, reader: int, writer: int, encode: Callable[[Any], str] = json.dumps) -> None:
-        self._reader, self._writer, self._encode = reader, writer, encode
+        self._reader = reader
+        self._writer = writer
+        self._encode = encode
         self._buffer = bytearray()
         self._pieces: dict[str, list[bytes]] = {}  # of incomplete answers
         self._last_id = 0
@@ -44,12 +46,14 @@ class Peer:
 
     def connect(self, reader: int, writer: int) -> None:
         """Use these descriptors; for a peer that was created before they were known."""
-        self._reader, self._writer = reader, writer
+        self._reader = reader
+        self._writer = writer
 
     @contextlib.contextmanager
     def disconnected(self, result: str) -> Iterator[None]:
         """Discard the next request and answer it with this result, for a rehearsal."""
-        writer, self._writer = self._writer, os.open(os.devnull, os.O_WRONLY)
+        writer = self._writer
+        self._writer = os.open(os.devnull, os.O_WRONLY)
         self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
         try:
             yield

@@ -80,7 +80,8 @@ def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:
     directory that cannot be listed, count as too much: their size is unknown. A file can go from named to open to
     mapped but never back, so checking in this order misses none.
     """
-    total, directories = 0, [top]
+    total = 0
+    directories = [top]
     while directories and total <= limit:
         try:
             total += _count_bytes(directories.pop(), directories)

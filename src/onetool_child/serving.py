@@ -41,7 +41,8 @@ class ServingPeer(Peer):
         on_notification: Callable[[str, JsonObject], None],
     ) -> None:
         super().__init__(reader, writer, encode)
-        self._answer, self._on_notification = answer, on_notification
+        self._answer = answer
+        self._on_notification = on_notification
         self._reading_thread: int | None = None  # the reader
         self._busy_since: float | None = None  # when the reader started to answer a request; None while it reads
         self._current: Request = {}  # the request that the reader answers
@@ -96,7 +97,8 @@ class ServingPeer(Peer):
 
     def _start_request(self, request: Request) -> Request:
         """Start to answer a request. This thread stays the reader unless the function is known to be slow."""
-        self._current, self._busy_since = request, time.monotonic()
+        self._current = request
+        self._busy_since = time.monotonic()
         if request["params"].get("function") in self._slow_functions:
             with self._state:
                 if self._reading_thread == threading.get_ident():  # unless another thread has become the reader
@@ -109,7 +111,8 @@ class ServingPeer(Peer):
 
     def _hand_over_reading(self) -> None:
         """Make an idle or a new thread the reader. Called with the state locked."""
-        self._reading_thread, self._busy_since = None, None
+        self._reading_thread = None
+        self._busy_since = None
         self._wake_thread()
 
     def _wake_thread(self) -> None:
@@ -155,7 +158,8 @@ class ServingPeer(Peer):
                 if self._reading_thread not in {None, me}:
                     self._state.wait()
                     continue
-                self._reading_thread, self._busy_since = me, None
+                self._reading_thread = me
+                self._busy_since = None
                 self._state.release()
                 try:
                     message = self.receive()

@@ -74,7 +74,8 @@ def _read(node: ast.expr, names: dict[str, Any]) -> Any:
         case ast.Constant(value=value):
             return value
         case ast.Subscript(value=inner, slice=index):
-            container, key = _read(inner, names), _read(index, names)
+            container = _read(inner, names)
+            key = _read(index, names)
             is_plain = type(container) in {dict, list} and type(key) in {str, int}
             try:
                 return container[key] if is_plain else UNKNOWN

@@ -14,7 +14,8 @@ import errno
 import struct
 from collections.abc import Iterable
 
-X86_64, AARCH64 = 0, 1
+X86_64 = 0
+AARCH64 = 1
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": X86_64, "aarch64": AARCH64}
 CAPSET = {"x86_64": 126, "aarch64": 91}
@@ -81,7 +82,11 @@ UNSUPPORTED: dict[str, tuple[int | None, int | None]] = {
     "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13), "fallocate": (285, 47),
 }
 
-CLONE, FCNTL, IOCTL, KILL, TGKILL = (56, 220), (72, 25), (16, 29), (62, 129), (234, 131)
+CLONE = (56, 220)
+FCNTL = (72, 25)
+IOCTL = (16, 29)
+KILL = (62, 129)
+TGKILL = (234, 131)
 PIDFD_OPEN = (434, 434)
 ZYGOTE_CALLS: dict[str, tuple[int | None, int | None]] = {
     "clone": CLONE, "kill": KILL, "tgkill": TGKILL, "setsid": (112, 157), "landlock_create_ruleset": (444, 444),
@@ -100,7 +105,10 @@ DENIED_TO_EXTENSIONS: dict[str, tuple[int | None, int | None]] = {
     "keyctl": (250, 219), "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
-PRCTL, PRLIMIT, SOCKETPAIR, CLOSE_RANGE = (157, 167), (302, 261), (53, 199), (436, 436)
+PRCTL = (157, 167)
+PRLIMIT = (302, 261)
+SOCKETPAIR = (53, 199)
+CLOSE_RANGE = (436, 436)
 # fmt: on
 
 # A thread has to share its descriptors: the server counts the files that the main thread holds open.
@@ -116,18 +124,25 @@ PRCTL_OPTIONS = (3, 15, 16)
 IOCTL_FILE_COMMANDS = (0x40086602, 0x40046602, 0x40087602, 0x401C5820, 0x40806685)
 # PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS
 ZYGOTE_PRCTL_OPTIONS = (1, 22, 38)
-AF_UNIX, SOCK_STREAM, SOCK_FLAGS = 1, 1, 0x800 | 0x80000
+AF_UNIX = 1
+SOCK_STREAM = 1
+SOCK_FLAGS = 0x800 | 0x80000
 
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
-ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-DENY, PRETEND, NO_SUCH_CALL, NOT_FOR_THIS = (
-    ERRNO | errno.EPERM,
-    ERRNO,
-    ERRNO | errno.ENOSYS,
-    ERRNO | errno.ENOTTY,
-)
+LOAD = 0x20
+JUMP_EQUAL = 0x15
+JUMP_AT_LEAST = 0x35
+AND = 0x54
+RETURN = 0x06
+ALLOW = 0x7FFF0000
+KILL_PROCESS = 0x80000000
+ERRNO = 0x00050000
+DENY = ERRNO | errno.EPERM
+PRETEND = ERRNO
+NO_SUCH_CALL = ERRNO | errno.ENOSYS
+NOT_FOR_THIS = ERRNO | errno.ENOTTY
 NOT_SUPPORTED = ERRNO | errno.EOPNOTSUPP
-NUMBER_OFFSET, ARCH_OFFSET = 0, 4
+NUMBER_OFFSET = 0
+ARCH_OFFSET = 4
 X32_BIT = 0x40000000
 
 

@@ -15,7 +15,10 @@ HEADER = struct.Struct(">cI")
 MAX_FRAME_BYTES = 1 << 30  # of the server, which the process trusts
 MAX_FORWARDED_BYTES = 1 << 16
 # The process is prepared for sandboxes; a run begins, and the frame has its scratch directory; data; a clean end.
-PREPARED, BEGIN, DATA, END = b"P", b"B", b"D", b"E"
+PREPARED = b"P"
+BEGIN = b"B"
+DATA = b"D"
+END = b"E"
 
 
 def encode_frame(kind: bytes, data: bytes = b"") -> bytes:
@@ -26,7 +29,8 @@ class FrameReader:
     """Split a stream of bytes into frames. Raise ValueError if one is too large."""
 
     def __init__(self, on_frame: Callable[[bytes, bytes], None], max_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._on_frame, self._max_bytes = on_frame, max_bytes
+        self._on_frame = on_frame
+        self._max_bytes = max_bytes
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:

@@ -28,15 +28,20 @@ if TYPE_CHECKING:
     from onetool_child.json_types import JsonObject
     from onetool_child.pack_imports import PackFinder
 
-LOG, MESSAGES = 1, 2
+LOG = 1
+MESSAGES = 2
 ANSWERS, SCRATCH = "/answers", "/tmp"  # noqa: S108 - mounted by the host
 SPIN_SECONDS = 0.002  # a sleep takes at least one millisecond
-MAX_PAUSE_SECONDS, PAUSE_SHARE = 0.01, 0.05
+MAX_PAUSE_SECONDS = 0.01
+PAUSE_SHARE = 0.05
 LATE_SECONDS = 0.001  # after the deadline
 PROCESS_NAMES = frozenset({
     *("fork", "forkpty", "kill", "killpg", "posix_spawn", "spawnv", "spawnve", "system", "wait", "waitpid", "WNOHANG"),
 })  # fmt: skip
-_write, _mkdir, _sleep, _monotonic = posix.write, posix.mkdir, time.sleep, time.monotonic
+_write = posix.write
+_mkdir = posix.mkdir
+_sleep = time.sleep
+_monotonic = time.monotonic
 
 
 class FilePeer(Peer):
@@ -57,7 +62,8 @@ class FilePeer(Peer):
             self._writer = MESSAGES
 
     def open(self) -> None:
-        self._reader, self._position = os.open(f"{ANSWERS}/{self._number}", os.O_RDONLY), 0
+        self._reader = os.open(f"{ANSWERS}/{self._number}", os.O_RDONLY)
+        self._position = 0
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)
@@ -119,13 +125,15 @@ class TimedBuffer(io.BufferedWriter):
     _flushed_at = _waits_since = 0.0
 
     def write(self, chunk: Any) -> int:
-        size, now = super().write(chunk), _monotonic()
+        size = super().write(chunk)
+        now = _monotonic()
         self._waits_since = self._waits_since or now
         # `print` writes the end of a line separately.
         since = self._flushed_at if bytes(chunk[-1:]) == b"\n" else self._waits_since
         if now - since > FLUSH_SECONDS:
             self.flush()
-            self._flushed_at, self._waits_since = now, 0.0
+            self._flushed_at = now
+            self._waits_since = 0.0
         return size
 
 
@@ -146,7 +154,8 @@ class GuestCell(Cell):
         self._peer.send_line(ready)
         await wait("wait")
         request = self._peer.receive()
-        self._id, self._params = request["id"], request["params"]
+        self._id = request["id"]
+        self._params = request["params"]
         vars(sys).update(dict.fromkeys(("stdout", "stderr", "__stdout__", "__stderr__"), self._output.stream))
         sys.stdin = io.StringIO()
         with wasm_threads.outside_event_loop():

@@ -97,8 +97,11 @@ class Answers:
 
 class SandboxHost:
     def __init__(self, eryx: ModuleType, reader: int, writer: int, options: JsonObject) -> None:
-        self._eryx, self._reader, self._writer = eryx, reader, writer
-        self._memory_bytes, self._file_bytes = options["memory_bytes"], options["file_bytes"]
+        self._eryx = eryx
+        self._reader = reader
+        self._writer = writer
+        self._memory_bytes = options["memory_bytes"]
+        self._file_bytes = options["file_bytes"]
         self._modules = f"{options['scratch']}/modules"
         self._time_zones = find_time_zones()
         self._begun: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -119,7 +122,8 @@ class SandboxHost:
         os._exit(0)
 
     def _run(self, scratch: str) -> None:
-        files, directory = f"{scratch}/files", f"{scratch}/answers"
+        files = f"{scratch}/files"
+        directory = f"{scratch}/answers"
         for path in (scratch, files, directory):
             os.mkdir(path, 0o700)  # noqa: PTH102 - see above
         answers = Answers(directory)
@@ -167,7 +171,8 @@ class SandboxHost:
         """Compile the modules of the sandbox, unless another process of the server has done it."""
         if os.path.exists(self._modules):  # noqa: PTH110 - see above
             return
-        finished, self._modules = self._modules, f"{self._modules}-{os.getpid()}"
+        finished = self._modules
+        self._modules = f"{self._modules}-{os.getpid()}"
         os.mkdir(self._modules, 0o700)  # noqa: PTH102 - see above
         source = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - see above
         self._execute(COMPILE, [(source, "/source", True)])
@@ -266,7 +271,8 @@ def main(argv: list[str]) -> None:
     """Start the process. Descriptors 0 and 1 are pipes; the arguments are options and the directory of the extra."""
     confine.die_with_parent(os.getppid())
     options = json.loads(argv[0])
-    reader, writer = os.dup(0), os.dup(1)
+    reader = os.dup(0)
+    writer = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(2, 1)
     sys.stderr = os.fdopen(1, "w", closefd=False)

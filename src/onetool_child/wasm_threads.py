@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Functions that run at the same time, and the depth of the stack above which no other is started.
-MAX_NESTED, MAX_NESTED_FRAMES = 32, 400
+MAX_NESTED = 32
+MAX_NESTED_FRAMES = 400
 IDLE_SECONDS = 0.01
 START_THREAD = ("_start_new_thread", "_start_joinable_thread", "start_new_thread", "start_new", "start_joinable_thread")
 NO_THREADS = (

@@ -47,7 +47,8 @@ class WorkerProcess:
         self._options: JsonObject = {}
         self._running: dict[int, Callable[[], object]] = {}  # call -> function that cancels it
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting_loop, self._cancelling = threading.Lock(), threading.Lock()
+        self._starting_loop = threading.Lock()
+        self._cancelling = threading.Lock()
         self._functions: dict[str, Callable[..., Any]] = {}
         self._directory = ""
 
@@ -96,7 +97,8 @@ class WorkerProcess:
     # --- calls --------------------------------------------------------------------------------------------------
 
     def _handle_request(self, request: JsonObject) -> None:
-        ident, params = request["id"], request["params"]
+        ident = request["id"]
+        params = request["params"]
         if "cancelled" in params:
             self._send_error(ident, errors.Cancelled("cancelled before it started"))
             return
@@ -234,7 +236,9 @@ class WorkerContext(interface.Context):
     )
 
     def __init__(self, peer: ServingPeer, ident: int, options: JsonMapping, fields: JsonMapping) -> None:
-        self._peer, self.ident, self._options = peer, ident, options
+        self._peer = peer
+        self.ident = ident
+        self._options = options
         self.settings = options["settings"]
         self.agent_id = fields["agent_id"]
         self.agent_config = fields["agent_config"]
@@ -271,7 +275,8 @@ class WorkerContext(interface.Context):
         return interface.DONE
 
     def secret(self, name: str) -> str:
-        pack, secrets = self._options["pack"], self._options["secrets"]
+        pack = self._options["pack"]
+        secrets = self._options["secrets"]
         if name not in secrets:
             hint = f'add `secrets = ["{name}"]` to the file, or {name} to tools.{pack}.secrets in onetool.yaml'
             raise errors.ConfigError(f"the pack {pack} does not declare the secret {name!r}", hint=hint)
@@ -313,7 +318,8 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
             answer.set_exception(error)
 
     def run() -> None:
-        value, error = None, None
+        value = None
+        error = None
         try:
             value = function()
         except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
@@ -424,7 +430,8 @@ def _describe_failure(error: BaseException, file: str) -> JsonObject:
 
 def main() -> None:
     """Run the worker. The pipes are descriptors 0 and 1; printed output goes to descriptor 2, the log."""
-    reader, writer = os.dup(0), os.dup(1)
+    reader = os.dup(0)
+    writer = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)

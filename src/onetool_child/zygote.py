@@ -133,7 +133,8 @@ def _close_all_except(keep: tuple[int, ...]) -> None:
 
 class Zygote:
     def __init__(self, control: socket.socket, options: Options) -> None:
-        self._control, self._options = control, options
+        self._control = control
+        self._options = options
         self._cells: dict[int, tuple[int, int]] = {}  # by cell ID: process ID and pidfd
         self._ids: dict[int, int] = {}  # cell IDs by pidfd
         self._confinement = Confinement()
@@ -190,7 +191,8 @@ class Zygote:
         scratch = f"{self._options.scratch}/{ident}"
         os.mkdir(scratch, 0o700)  # noqa: PTH102 - pathlib is slow here
         os.chdir(scratch)
-        parent, ruleset = os.getpid(), self._confinement.ruleset(scratch)
+        parent = os.getpid()
+        ruleset = self._confinement.ruleset(scratch)
         gc.freeze()
         pid: int = _fork()
         if pid == 0:

@@ -28,7 +28,8 @@ class _BusTool(BaseTool):
 
     def __init__(self, tool: ModelTool, bus: ToolBus, context: ToolContext | None) -> None:
         super().__init__(name=tool.name, description=tool.description or tool.name, args_schema=tool.schema)
-        self._bus, self._context = bus, context
+        self._bus = bus
+        self._context = context
 
     def _run(self, /, **args: Any) -> str:
         call = partial(call_tool, self._bus, self.name, args, self._context)

@@ -98,10 +98,12 @@ async def call_tool(bus: ToolBus, encoded: str, args: JsonMapping, context: Tool
     try:
         text = render(as_data(result.unwrap()))
     except NotData as error:
-        text, is_error = f"cannot serialize the value of {name}: {error}", True
+        text = f"cannot serialize the value of {name}: {error}"
+        is_error = True
     except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model reads what
         hint = f"\nHint: {error.hint}" if isinstance(error, ToolError) and error.hint else ""
-        text, is_error = f"{type(error).__name__}: {get_message(error)}{hint}", True
+        text = f"{type(error).__name__}: {get_message(error)}{hint}"
+        is_error = True
     else:
         is_error = False
     text = bus.events.redact(text)

@@ -18,7 +18,9 @@ class OneToolToolset(AbstractToolset[Any]):
     """The tools of a bus; with a context, those that calls with it may use. A failed call asks the model to retry."""
 
     def __init__(self, bus: ToolBus, context: ToolContext | None = None, *, max_retries: int = 1) -> None:
-        self._bus, self._context, self._max_retries = bus, context, max_retries
+        self._bus = bus
+        self._context = context
+        self._max_retries = max_retries
 
     @property
     def id(self) -> str | None:

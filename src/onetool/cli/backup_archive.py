@@ -33,7 +33,8 @@ from onetool.util.text import pluralize
 from onetool.util.version import __version__
 from onetool.util.versioning import check_version
 
-FORMAT, VERSION = "onetool-backup", 1
+FORMAT = "onetool-backup"
+VERSION = 1
 MANIFEST = "manifest.json"
 MASK = "REDACTED"  # a valid value in YAML and JSON
 SKIPPED = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/daemon.log*", ".tmp")
@@ -200,14 +201,17 @@ def _copy_database(path: Path, scratch: Path) -> Path:
 def _add_file(archive: tarfile.TarFile, name: str, content: Any) -> tuple[str, int]:
     """Add a file and return its digest and size. It is read once, because it may grow meanwhile."""
     with tempfile.SpooledTemporaryFile(max_size=1 << 20) as buffer:
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         while block := content.read(1 << 16):
             buffer.write(block)
             digest.update(block)
             size += len(block)
         buffer.seek(0)
         entry = tarfile.TarInfo(name)
-        entry.size, entry.mtime, entry.mode = size, int(time.time()), OWNER_ONLY
+        entry.size = size
+        entry.mtime = int(time.time())
+        entry.mode = OWNER_ONLY
         archive.addfile(entry, buffer)
     return digest.hexdigest(), size
 
@@ -266,7 +270,8 @@ def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.
 def _extract(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], directory: Path) -> Contents:
     size = 0
     for name, member in members.items():
-        path, content = directory / name, archive.extractfile(member)
+        path = directory / name
+        content = archive.extractfile(member)
         assert content is not None
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), OWNER_ONLY)

@@ -212,7 +212,8 @@ def _confirm(what: str, options: argparse.Namespace) -> None:
 
 
 def _delete(app: "OneTool", bundle: "Bundle", tools: "list[StoredTool]", *, is_bundle: bool) -> list[str]:
-    store, deleted = app.bundles.store, []
+    store = app.bundles.store
+    deleted = []
     try:
         for tool in tools:
             store.delete_tool(bundle.id, tool.slug, tool.version)
@@ -238,7 +239,8 @@ def _set_enabled(app: "OneTool", options: argparse.Namespace) -> int:
 
     on = options.action == "enable"
     slug, tool, version = _split_name(options.what)
-    bundle, store = _bundle(app, slug), app.bundles.store
+    bundle = _bundle(app, slug)
+    store = app.bundles.store
     if not tool:
         store.set_bundle_enabled(bundle.id, on)
         changed = [bundle.slug]

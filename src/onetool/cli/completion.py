@@ -142,7 +142,8 @@ def _candidates(words: list[str]) -> Iterable[str]:
             config = Path(word) if waiting.dest == "config" else config
             waiting = waiting if waiting.nargs == "+" else None
         elif not given and word in (actions := _actions(parser)):
-            name, parser = f"{name} {word}", actions[word]
+            name = f"{name} {word}"
+            parser = actions[word]
         else:
             given.append(word)
     if current.startswith("-"):

@@ -98,7 +98,8 @@ def _show(clients: list[JsonObject], *, as_json: bool) -> int:
 
 def _format_row(client: JsonObject) -> tuple[str, ...]:
     last = client.get("last_call") or client.get("lastCall")
-    name, process = " ".join(client["name"].split()) or "-", str(client["pid"] or "-")
+    name = " ".join(client["name"].split()) or "-"
+    process = str(client["pid"] or "-")
     times = _to_time(client["since"]), _to_time(last) if last else "never"
     return client["id"], name, client["kind"], client.get("agent") or "-", *times, process, client["place"]
 

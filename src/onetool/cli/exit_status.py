@@ -21,7 +21,11 @@ from onetool.cli.terminal import protect
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
 
-FAILED, USAGE, WAITING, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
+FAILED = 1
+USAGE = 2
+WAITING = 3
+INTERRUPTED = 130
+TERMINATED = 143
 DEBUG = "ONETOOL_DEBUG"
 LOG_FILE = "logs/onetool.log"  # in the directory of the user
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}

@@ -160,7 +160,8 @@ def _import_to_store(options: argparse.Namespace, found: list[ClientServers]) ->
 def make_plan(
     found: list[ClientServers], directories: paths.Directories, directory: Path, inline_secrets: bool
 ) -> ImportPlan:
-    config, secrets = text_files.read(directories.config_path(directory)), text_files.read(directory / paths.SECRETS)
+    config = text_files.read(directories.config_path(directory))
+    secrets = text_files.read(directory / paths.SECRETS)
     target = read_target(directories, directory, os.environ)
     result = import_servers(found, target, inline_secrets=inline_secrets)
     config_text = yaml_edit.add_keys(config.text, str(config.path), SERVERS, result.servers)
@@ -264,7 +265,8 @@ def _render_text(plan: ImportPlan, diff: str, done: list[str], options: argparse
     lines = [diff, ""] if result.servers else []
     lines += result.notes
     if result.secrets:
-        moved, names = "Would move" if options.dry_run else "Moved", ", ".join(result.secrets)
+        moved = "Would move" if options.dry_run else "Moved"
+        names = ", ".join(result.secrets)
         lines.append(f"{moved} secrets to {plan.secrets.path}: {names} (--inline-secrets keeps them in onetool.yaml)")
     missing = (f"{name} ({text})" if text else name for name, text in result.missing.items())
     lines += [f"Missing secret: onetool secret set {what}" for what in missing]

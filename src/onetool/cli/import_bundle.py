@@ -45,7 +45,8 @@ from onetool.util.secret_finder import find_secrets
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping, JsonObject
 
-SECTION, KEY = "http", "allowedHosts"
+SECTION = "http"
+KEY = "allowedHosts"
 MAX_PROBLEMS = 10
 QUESTION = "What can you do with {slug} in OneTool?"
 INDENT = "  "
@@ -143,7 +144,8 @@ def _target(options: argparse.Namespace) -> tuple[Directories, list[str]]:
 
 def _project(directories: Directories, *, is_dry: bool, stream: TextIO) -> tuple[Directories, list[str]]:
     project = directories.project or directories.working_dir / FOLDER
-    chosen, is_new = replace(directories, project=project), not os.path.lexists(project)
+    chosen = replace(directories, project=project)
+    is_new = not os.path.lexists(project)
     if is_dry or (not is_new and is_trusted(project, directories.user, os.environ)):
         return chosen, []
     if is_new:
@@ -170,7 +172,8 @@ def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptio
 
 
 def _add_hint(error: BundleError, path: Path) -> ToolError:
-    command, details = f"onetool import {shlex.quote(str(path))}", error.fields.get("details", {})
+    command = f"onetool import {shlex.quote(str(path))}"
+    details = error.fields.get("details", {})
     if details.get("needs") == "server":
         return ToolError(
             str(details.get("reason", error.message)),
@@ -308,7 +311,8 @@ def _uses_oauth(report: Report) -> bool:
 
 
 def _headline(report: Report) -> str:
-    result, slug = report.result, report.slug
+    result = report.result
+    slug = report.slug
     if not result.added and not (result.kept or result.disabled):
         return f"{slug}: already imported ({pluralize(len(report.found.tools), 'tool')}); nothing was changed."
     versions = ", ".join(sorted({version for _, version, _ in result.added}))
@@ -346,7 +350,8 @@ def _next_steps(report: Report) -> Iterator[str]:
     with_schema = [(slug, body) for slug, _, body in report.found.tools if "argSchema" in body]
     example = min(with_schema, key=_effort, default=None)
     if example is not None:
-        name, schema = f"{report.slug}.{example[0]}", example[1]["argSchema"]
+        name = f"{report.slug}.{example[0]}"
+        schema = example[1]["argSchema"]
         parts = schema.get("properties", {})
         arguments = {name: _sample(parts.get(name, {})) for name in schema.get("required", ())}
         yield "Example:"

@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    working_dir, user = connect.current_machine().working_dir, Path.home() / paths.FOLDER
+    working_dir = connect.current_machine().working_dir
+    user = Path.home() / paths.FOLDER
     directory = working_dir / paths.FOLDER
     is_user = directory.resolve() == user.resolve()
     if not is_user and os.path.lexists(directory) and not is_trusted(directory, user, {}):
@@ -92,9 +93,11 @@ def _ask_client(clients: "list[Client]") -> "Client | None":
     names = {client.name: client for client in clients}
     first = clients[0]
     if len(clients) == 1:
-        question, yes = f"\nConnect {first.title}? [Y/n] ", {"", "y", "yes"}
+        question = f"\nConnect {first.title}? [Y/n] "
+        yes = {"", "y", "yes"}
     else:
-        question, yes = f"\nConnect which assistant: {', '.join(names)}, or none? [{first.name}] ", {""}
+        question = f"\nConnect which assistant: {', '.join(names)}, or none? [{first.name}] "
+        yes = {""}
     try:
         answer = input(question).strip().lower()
     except EOFError:

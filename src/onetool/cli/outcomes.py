@@ -9,7 +9,9 @@ from onetool.util.problem import OK as NOTE, PROBLEM, WARNING, Problem
 from onetool.util.text import shorten
 from onetool_child.json_types import JsonObject
 
-OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+OK = "ok"
+FAILED = "failed"
+SKIPPED = "skipped"
 COLORS = {OK: green, FAILED: red, SKIPPED: yellow}
 COUNTS = {"passed": OK, "failed": FAILED, "skipped": SKIPPED}
 MARKS = {NOTE: ("note", dim), WARNING: ("warning", yellow), PROBLEM: ("problem", red)}

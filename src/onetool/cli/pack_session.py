@@ -129,7 +129,8 @@ def find_tools(app: OneTool, extension: Extension) -> list[Tool]:
 
 async def check_pack(app: OneTool, extension: Extension, *, effects: bool) -> PackReport:
     """Start the worker of a pack and run its examples and tests."""
-    report, tools = PackReport(_find_problems(app, extension)), find_tools(app, extension)
+    report = PackReport(_find_problems(app, extension))
+    tools = find_tools(app, extension)
     if not tools:
         return report
     with Progress(f"starting {extension.pack}") as progress:

@@ -103,7 +103,9 @@ class RemoteOutput(CommandOutput):
     def __init__(
         self, send: Send, terminals: frozenset[int], environment: Mapping[str, str], columns: int = DEFAULT_WIDTH
     ) -> None:
-        self._send, self._terminals, self._columns = send, terminals, columns
+        self._send = send
+        self._terminals = terminals
+        self._columns = columns
         self._shows_progress = STDERR in terminals and can_rewrite(environment)
 
     @property
@@ -128,8 +130,10 @@ class _RemoteProgress(Progress):
 
     def __init__(self, text: str, send: Send, width: int) -> None:
         super().__init__(text)
-        self._send, self._width = send, width
-        self._loop, self._signs = asyncio.get_running_loop(), cycle(SPINNER)
+        self._send = send
+        self._width = width
+        self._loop = asyncio.get_running_loop()
+        self._signs = cycle(SPINNER)
         self._started = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 

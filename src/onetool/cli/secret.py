@@ -42,7 +42,9 @@ def main(options: argparse.Namespace) -> int:
             return _list(command.open_editor().list_secrets(), options)
         if options.action in {"allow", "disallow"}:
             return _change_use(command, options)
-        action, secrets, directory = f"secrets.{options.action}", {options.name: value}, command.directory
+        action = f"secrets.{options.action}"
+        secrets = {options.name: value}
+        directory = command.directory
         notes = _describe_uses(command, options.name) if options.action == "set" else []
         return command.edit(lambda editor: editor.plan(action, [], secrets=secrets, directory=directory), lambda: notes)
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from onetool.transports.http.request_checks import Bind
 
 HANGUP = getattr(signal, "SIGHUP", None)
-HOST, PORT = "127.0.0.1", 8765
+HOST = "127.0.0.1"
+PORT = 8765
 STATUS = """\
 onetool {version} is an MCP server. An assistant starts it and connects to its standard input.
 {tools} in {packs} {are} ready. {connected}
@@ -101,7 +102,8 @@ async def _show_status(app: "OneTool") -> int:
 
     await app.discover(())
     await app.bundles.refresh()
-    tools, packs = len(app.registry), len(app.registry.packs())
+    tools = len(app.registry)
+    packs = len(app.registry.packs())
     connected, what_next = await anyio.to_thread.run_sync(_clients)
     if app.config_error is not None:
         what_next = f"fix the settings; nothing runs until then:\n{app.config_error}"

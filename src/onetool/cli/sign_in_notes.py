@@ -45,7 +45,8 @@ async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
     from onetool.oauth.guarded_http import GuardedHttp
     from onetool.oauth.sign_ins import ANY_HOST
 
-    net, found = Net(ANY_HOST), set[str]()
+    net = Net(ANY_HOST)
+    found = set[str]()
 
     async def probe(target: "SignInTarget") -> None:
         with suppress(ToolError):

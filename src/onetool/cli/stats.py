@@ -86,15 +86,20 @@ def _show_spending(app: "OneTool", options: argparse.Namespace) -> None:
 
 
 def _text(summary: JsonMapping) -> str:
-    runs, savings = summary["runs"], summary["savings"]
+    runs = summary["runs"]
+    savings = summary["savings"]
     if not summary["total_calls"] and not runs["total"]:
-        tool, period = summary["tool"], summary["period"]
+        tool = summary["tool"]
+        period = summary["period"]
         if tool is None and period == "all":
             return "No calls recorded. Try: onetool run 'machine.disk()'"
-        what, when = f"calls of {tool}" if tool else "calls", "" if period == "all" else f" in the last {period}"
+        what = f"calls of {tool}" if tool else "calls"
+        when = "" if period == "all" else f" in the last {period}"
         return f"No {what} recorded{when}. Run `onetool stats` to see all calls."
-    saved, sessions = pluralize(summary["context_saved"], "token"), pluralize(savings["sessions"], "session")
-    seconds, trips = summary["time_saved_ms"] / 1000, pluralize(round(savings["round_trips"]), "round trip")
+    saved = pluralize(summary["context_saved"], "token")
+    sessions = pluralize(savings["sessions"], "session")
+    seconds = summary["time_saved_ms"] / 1000
+    trips = pluralize(round(savings["round_trips"]), "round trip")
     head = [
         f"calls          {summary['total_calls']:,} ({_rate(summary['success_rate'])} success)",
         f"runs           {runs['total']:,} ({_rate(runs['success_rate'])} success)",

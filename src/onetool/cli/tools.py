@@ -56,7 +56,8 @@ async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool,
         raise ToolNotFound(f"no tool or pack is named {quote(name)}{suggest(name, {**tools, **packs})}", hint=hint)
     await app.switch(found, on=on)
     app.mark_disabled([found], on=on)
-    kind, done = "tool" if wanted in tools else "pack", "enabled" if on else "disabled"
+    kind = "tool" if wanted in tools else "pack"
+    done = "enabled" if on else "disabled"
     app.audit.change(f"{kind}.{done}", [found], actor=user_name(), transport="cli")
     if as_json:
         output.write(render({"changed": [found], "isEnabled": on}, "json") + "\n")

@@ -23,7 +23,8 @@ class Machine:
     @property
     def directories(self) -> dict[str, Path | str]:
         """Return the directories in which clients keep their files."""
-        home, env = self.home, self.env
+        home = self.home
+        env = self.env
         xdg_config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
         app_data = {
             "darwin": home / "Library" / "Application Support",

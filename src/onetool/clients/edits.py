@@ -22,7 +22,8 @@ def insertion(at: int, text: str) -> Edit:
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    parts, at = [], 0
+    parts = []
+    at = 0
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         parts += [text[at : edit.start], edit.text]
         at = edit.end

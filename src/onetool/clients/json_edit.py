@@ -61,7 +61,8 @@ class JsonDocument:
     """A parsed text. `root` is None if it contains only comments and white space."""
 
     def __init__(self, text: str, source: str) -> None:
-        self.text, self.source = text, source
+        self.text = text
+        self.source = source
         self.uncommented = _TOKEN.sub(self._blank, " " + text[1:] if text.startswith("\ufeff") else text)
         self._plain = _COMMA.sub(lambda found: " " if found[0] == "," else found[0], self.uncommented)
         start = self.skip(0)
@@ -85,7 +86,8 @@ class JsonDocument:
 
     def members(self, node: Node) -> list[Node]:
         """Return the members of an object, including duplicate keys."""
-        found, at = [], self.skip(node.start + 1)
+        found = []
+        at = self.skip(node.start + 1)
         while self._plain[at] != "}":
             key, key_end = _DECODER.raw_decode(self._plain, at)
             start = self.skip(self.skip(key_end) + 1)
@@ -136,7 +138,8 @@ def edits_for(text: str, source: str, path: Sequence[str], new: JsonMapping, upd
 
 class _Editor:
     def __init__(self, document: JsonDocument) -> None:
-        self._document, self._text = document, document.text
+        self._document = document
+        self._text = document.text
         self._line_break = detect_line_break(document.text)
         indented = re.search(r'[\r\n]([ \t]+)"', document.text)
         self._unit = indented[1] if indented else "  "
@@ -156,7 +159,8 @@ class _Editor:
         return self._update(node, {key: new[key] for key in updated_keys if key in new}, is_flat)
 
     def _update(self, node: Node, wanted: JsonMapping, is_flat: bool) -> list[Edit]:
-        edits, missing = [], {}
+        edits = []
+        missing = {}
         for key, value in wanted.items():
             found = self._find(node, key)
             if found is None:
@@ -197,7 +201,8 @@ class _Editor:
 
     def _members(self, new: JsonMapping, indent: str, is_flat: bool, is_tight: bool = False) -> str:
         is_tight = is_tight and is_flat
-        before, colon = ("" if is_tight else " ") if is_flat else self._line_break + indent, ":" if is_tight else ": "
+        before = ("" if is_tight else " ") if is_flat else self._line_break + indent
+        colon = ":" if is_tight else ": "
         return ",".join(
             f"{before}{json.dumps(key, ensure_ascii=False)}{colon}{self._render(value, indent, is_flat, is_tight)}"
             for key, value in new.items()

@@ -105,7 +105,8 @@ class _Editor:
     """Changes a text step by step. Each step parses the text that the step before left."""
 
     def __init__(self, text: str, source: str) -> None:
-        self._text, self._source = text, source
+        self._text = text
+        self._source = source
 
     def change(self, path: KeyPath, old: Any, new: Any) -> str:
         """Change the value at the path and return the text."""
@@ -130,7 +131,8 @@ class _Editor:
             self._apply(remove_member(self._text, self._find(path).value, name))
 
     def _add_at_end(self, new: JsonMapping) -> Edit:
-        text, root = self._text, compose(self._text, self._source)
+        text = self._text
+        root = compose(self._text, self._source)
         line_break = detect_line_break(text)
         if root is not None and root.flow_style:
             return add_entries(text, Place(None, root), new)

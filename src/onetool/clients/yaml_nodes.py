@@ -58,7 +58,8 @@ def find_place(root: Any, path: KeyPath) -> Place | None:
 
 def add_entries(text: str, place: Place, new: JsonMapping | list[Any]) -> Edit:
     """Return the edit that adds members to a mapping or items to the end of a list."""
-    value, line_break = place.value, detect_line_break(text)
+    value = place.value
+    line_break = detect_line_break(text)
     if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` are empty
         return replace_at(
             text, place, dict(new) if isinstance(new, Mapping) else new, as_block=isinstance(new, Mapping)
@@ -67,7 +68,8 @@ def add_entries(text: str, place: Place, new: JsonMapping | list[Any]) -> Edit:
         last = value.value[-1]
         return insertion((last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}")
     # After the last line of the last entry, before the comments and empty lines that follow it.
-    lines, end = render_lines(new, " " * value.start_mark.column), find_end(value)
+    lines = render_lines(new, " " * value.start_mark.column)
+    end = find_end(value)
     if text[:end].endswith(("\n", "\r")):  # a block of text ends with its line
         return insertion(end, "".join(line + line_break for line in lines))
     return insertion(find_line_end(text, end), "".join(line_break + line for line in lines))
@@ -75,7 +77,8 @@ def add_entries(text: str, place: Place, new: JsonMapping | list[Any]) -> Edit:
 
 def insert_items(text: str, value: Any, index: int, items: list[Any]) -> Edit:
     """Return the edit that inserts items before an item of a list that is not empty."""
-    line_break, item = detect_line_break(text), value.value[index]
+    line_break = detect_line_break(text)
+    item = value.value[index]
     if value.flow_style:
         return insertion(item.start_mark.index, f"{flow(items)[1:-1]}, ")
     lines = render_lines(items, " " * value.start_mark.column)
@@ -91,10 +94,13 @@ def insert_items(text: str, value: Any, index: int, items: list[Any]) -> Edit:
 
 def replace_at(text: str, place: Place, new: Any, *, as_block: bool = False) -> Edit:
     """Return the edit that replaces a value."""
-    key, value = place.key, place.value
-    start, end = value.start_mark.index, find_end(value)
+    key = place.key
+    value = place.value
+    start = value.start_mark.index
+    end = find_end(value)
     is_collection = not isinstance(value.value, str) and not value.flow_style and bool(value.value)
-    line_break, ending = detect_line_break(text), ""
+    line_break = detect_line_break(text)
+    ending = ""
     if text[start:end].endswith(("\n", "\r")):
         ending = line_break
     if key is None or place.is_in_flow or not (as_block or needs_block(new)):
@@ -136,8 +142,10 @@ def remove_member(text: str, mapping: Any, name: str) -> Edit:
 
 def remove_at(text: str, place: Place, index: int) -> list[Edit]:
     """Return the edits that remove an item of a list."""
-    key, value = place.key, place.value
-    items, item = value.value, value.value[index]
+    key = place.key
+    value = place.value
+    items = value.value
+    item = value.value[index]
     if not value.flow_style:  # from the line break before the dash to the one behind the item, which stays
         start = line_start(text, text.rindex("-", 0, item.start_mark.index)) - 1
         start -= text[start - 1 : start + 1] == "\r\n"

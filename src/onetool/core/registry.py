@@ -214,7 +214,8 @@ class Registry:
         self.switches: DisabledToolStorage | None = None
         self._admits: Callable[[Tool | RegistryEntry], bool] | None = None  # filters the tools of a view
         self._off: frozenset[str] = frozenset()
-        self._off_reason, self._off_version = "", 0
+        self._off_reason = ""
+        self._off_version = 0
 
     @property
     def version(self) -> int:
@@ -235,10 +236,12 @@ class Registry:
     def apply_switches(self) -> None:
         """Re-read which tools and packs are disabled."""
         if self.switches is not None:
-            off, problem = self.switches.off(), self.switches.problem
+            off = self.switches.off()
+            problem = self.switches.problem
             reason = "" if problem is None else str(problem)
             if (off, reason) != (self._off, self._off_reason):
-                self._off, self._off_reason = off, reason
+                self._off = off
+                self._off_reason = reason
                 self._off_version += 1
 
     def mark_disabled(self, tool: Tool) -> Tool:

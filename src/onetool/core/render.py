@@ -125,7 +125,8 @@ def _add_events(value: Any, events: "list[Event]", is_flow: _IsFlow) -> int:
     import yaml
 
     if not isinstance(value, dict | list | tuple):
-        text, style = _yaml_scalar(value), None
+        text = _yaml_scalar(value)
+        style = None
         if not (value is None or isinstance(value, int | float)):
             # If the style is not possible, the emitter uses quotes.
             style = "|" if _FITS_BLOCK.fullmatch(text) else '"' if _NEEDS_QUOTES.match(text) else None
@@ -135,7 +136,8 @@ def _add_events(value: Any, events: "list[Event]", is_flow: _IsFlow) -> int:
     end: yaml.CollectionEndEvent = yaml.SequenceEndEvent()
     children: Iterable[Any] = value
     if isinstance(value, dict):
-        start, end = yaml.MappingStartEvent(None, None, True), yaml.MappingEndEvent()
+        start = yaml.MappingStartEvent(None, None, True)
+        end = yaml.MappingEndEvent()
         children = chain.from_iterable((str(key), item) for key, item in value.items())
     events.append(start)
     height = 1 + max([_add_events(child, events, is_flow) for child in children], default=0)
@@ -170,7 +172,8 @@ def _emitter() -> "type[Emitter]":
             return isinstance(self.event, ScalarEvent) and len(self.event.value) < _MAX_SIMPLE_KEY_CHARS
 
         def choose_scalar_style(self) -> str:
-            style, text = super().choose_scalar_style(), getattr(self.event, "value", "")
+            style = super().choose_scalar_style()
+            text = getattr(self.event, "value", "")
             # A line of JSON is readable in single quotes. YAML folds a line break in them.
             is_readable = text.count('"') > text.count("'") and "\n" not in text
             return style if style != "'" or is_readable else '"'

@@ -30,7 +30,9 @@ CONTEXT_NAMES = frozenset({"Context", "ToolContext", "Context | None", "Optional
 MAX_CHOICES = 10  # alternatives or values that a validation message lists
 MAX_CONVERSIONS = 10_000  # strings converted to numbers in one call
 MAX_REFERENCES = 20  # from one schema to the next
-MAX_CHECKS, MAX_ERROR_CHECKS = 10_000, 2_000  # of a value by one schema, and of all values to find errors
+# of a value by one schema, and of all values to find errors
+MAX_CHECKS = 10_000
+MAX_ERROR_CHECKS = 2_000
 MAX_BACKTRACKS = 100_000  # of one pattern
 UNCHECKED_FORMATS = {"regex": lambda _text: True}  # compiling the patterns in a value takes long
 UNEXPLAINED = "the value does not match the schema"
@@ -68,7 +70,8 @@ class Schema:
     def __init__(
         self, make: Callable[[], JsonObject], get_signature: Callable[[], inspect.Signature] | None = None
     ) -> None:
-        self._make, self._get_signature = make, get_signature or inspect.Signature
+        self._make = make
+        self._get_signature = get_signature or inspect.Signature
 
     @classmethod
     def from_json(cls, schema: JsonMapping) -> Self:
@@ -375,7 +378,8 @@ def _convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
             value = [_convert_integers(item, part, root) for item, part in zip(value, parts, strict=False)]
         return value
     for each in choices:
-        properties, others = each.get("properties") or {}, each.get("additionalProperties")
+        properties = each.get("properties") or {}
+        others = each.get("additionalProperties")
         value = {key: _convert_integers(item, properties.get(key, others), root) for key, item in value.items()}
     return value
 
@@ -419,7 +423,8 @@ def flatten_schema(schema: Any, root: JsonMapping, depth: int = 0) -> JsonMappin
     if not isinstance(parts := found.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
         return found
     merged: JsonObject = {key: value for key, value in found.items() if key != "allOf"}
-    properties, required = dict(found.get("properties") or {}), list(found.get("required") or ())
+    properties = dict(found.get("properties") or {})
+    required = list(found.get("required") or ())
     for part in islice((flatten_schema(each, root, depth + 1) for each in parts), MAX_CHOICES):
         properties.update(part.get("properties") or {})
         required += part.get("required") or ()
@@ -526,7 +531,8 @@ def list_parameter_names(node: FunctionNode) -> list[str]:
 
 
 def _list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, Any]]:
-    args, kinds = node.args, inspect.Parameter
+    args = node.args
+    kinds = inspect.Parameter
     padding: list[ast.expr | None] = [None] * (len(args.posonlyargs) + len(args.args) - len(args.defaults))
     defaults = [*padding, *args.defaults]
     positional: list[tuple[ast.arg, Any]] = [(each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs]
@@ -544,7 +550,8 @@ def _build_parameter(argument: ast.arg, default: ast.expr | None, kind: Any, sco
     annotation = empty if argument.annotation is None else scope.resolve(argument.annotation)
     value: Any = empty
     if isinstance(default, ast.Call) and scope.name(default) == "Field":  # as in FastMCP
-        annotation, value = scope.annotate(annotation, default), scope.read_field_default(default)
+        annotation = scope.annotate(annotation, default)
+        value = scope.read_field_default(default)
     elif default is not None:
         value = scope.evaluate_default(default)
     return inspect.Parameter(argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value)

@@ -37,7 +37,8 @@ class _Unbounded(Exception):
 
 def expands_too_far(schema: JsonMapping, max_checks: int) -> bool:
     """Return whether any part of the schema may need more checks than `max_checks` for a single value."""
-    estimate, parts = _Estimate(schema), [schema]
+    estimate = _Estimate(schema)
+    parts = [schema]
     try:
         while parts:
             part: Any = parts.pop()
@@ -140,7 +141,8 @@ class _Estimate:
         yield from ((each, value) for name in IN_PLACE_LISTS for each in _list(schema.get(name)))
         yield from ((each, value) for name in IN_PLACE_MAPPINGS for each in _mapping(schema.get(name)).values())
         if isinstance(value, dict):
-            known, patterns = _mapping(schema.get("properties")), _mapping(schema.get("patternProperties")).values()
+            known = _mapping(schema.get("properties"))
+            patterns = _mapping(schema.get("patternProperties")).values()
             others = [*patterns, *(schema[name] for name in MEMBERS if name in schema)]
             names = schema.get("propertyNames")
             for name, member in value.items():

@@ -35,7 +35,9 @@ MAX_REQUIRED = 8  # arguments in the hits of a search
 MAX_TYPE_PARTS = 200  # of one argument
 MAX_TYPE_DEPTH = 10  # of nested types
 MAX_FIELD_LEVELS = 2  # of objects whose fields a signature shows
-MAX_FIELDS, MAX_FIELDS_CHARS = 30, 300  # of one object in a signature
+# of one object in a signature
+MAX_FIELDS = 30
+MAX_FIELDS_CHARS = 300
 NOT_PYTHON = re.compile(r"[^\w.]")
 
 
@@ -53,7 +55,8 @@ def describe_signature(tool: Tool) -> JsonObject:
 
 
 def _list_parameters(tool: Tool) -> Iterator[JsonObject]:
-    schema, root = tool.input, tool.input.json
+    schema = tool.input
+    root = tool.input.json
     for name, part in _sort_arguments(tool):
         if name == schema.variadic:
             yield {"name": name, "kind": "variadic", "type": type_name(part.get("items", {}), root, MAX_FIELD_LEVELS)}
@@ -113,7 +116,8 @@ def short_call(tool: Tool, name: str) -> str:
     """
     required = tool.input.required
     parts = _list_call_arguments(tool)
-    prefix, count = _call_prefix(name), len(parts)
+    prefix = _call_prefix(name)
+    count = len(parts)
     text = f"{prefix}{', '.join(parts)})"
     while len(text) > MAX_CALL_CHARS and count >= len(required):
         text = f"{prefix}{', '.join([*parts[:count], '...'])})"
@@ -191,7 +195,9 @@ class _TypeWriter:
     """A writer of one type. References can make a small schema very large or deep, so both are limited."""
 
     def __init__(self, root: JsonMapping) -> None:
-        self._root, self._left, self._depth = root, MAX_TYPE_PARTS, 0
+        self._root = root
+        self._left = MAX_TYPE_PARTS
+        self._depth = 0
         self._open: list[Any] = []  # the objects around the part, to end recursion
 
     def write(self, part: Any, levels: int) -> str:

@@ -305,7 +305,8 @@ class _Resolver:
             definition = owner.definitions.get(name)
             if isinstance(definition, ast.ClassDef):
                 inherited, names = self._trace(definition, owner)
-                lineage, others = [*lineage, *inherited], others | names
+                lineage = [*lineage, *inherited]
+                others = others | names
             else:
                 others.add(scope.name(base))
         return [*lineage, (node, scope)], others
@@ -363,7 +364,8 @@ class _Resolver:
         """Return a model with the schema of the class. Fields have numbers, because a model reserves some names."""
         from pydantic import ConfigDict, Field, create_model
 
-        outer, self._is_in_model = self._is_in_model, self._is_in_model or is_pydantic
+        outer = self._is_in_model
+        self._is_in_model = self._is_in_model or is_pydantic
         made: dict[str, Any] = {}
         for number, (key, field) in enumerate(fields.items()):
             default, options = self._read_default(field)
@@ -395,7 +397,8 @@ class _Resolver:
             return _get_default(options), options
         if field.default is not None:
             return self.evaluate_default(field.default, field.scope), {}
-        annotation, name = field.annotation, field.scope.name(field.annotation)
+        annotation = field.annotation
+        name = field.scope.name(field.annotation)
         while name in {"Annotated", "ReadOnly"} and isinstance(annotation, ast.Subscript):
             inner = annotation.slice
             annotation = inner.elts[0] if isinstance(inner, ast.Tuple) else inner

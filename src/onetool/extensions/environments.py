@@ -86,7 +86,8 @@ class Environments:
     """The environments. `directory` contains a script per header, and the path of its interpreter once known."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
-        self.directory, self._environment = directory, make_script_environment(environment)
+        self.directory = directory
+        self._environment = make_script_environment(environment)
         self._interpreters: EnvironmentStorage = InterpreterFiles(directory)
         self._in_progress: dict[str, asyncio.Task[str]] = {}
 

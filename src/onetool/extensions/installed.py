@@ -46,7 +46,8 @@ def package_directories() -> list[str]:
 
 def find_installed(disabled: Collection[str], directories: Iterable[str] | None = None) -> list[Extension]:
     """Return the packs of installed packages. An unusable one has a `problem`."""
-    off, seen = set(map(_normalize, disabled)), set[str]()
+    off = set(map(_normalize, disabled))
+    seen = set[str]()
     found: dict[tuple[str, str, str], Extension] = {}
     for package in distributions(path=list(package_directories() if directories is None else directories)):
         name = _normalize(str(package.name))
@@ -88,7 +89,8 @@ def _read_entry(package: str, entry: EntryPoint) -> Extension:
 
 
 def _read_pack(package: str, entry: EntryPoint) -> Extension:
-    module, function = entry.module, entry.attr
+    module = entry.module
+    function = entry.attr
     file = _find_file(module)
     if file is None:
         raise ValueError(f"module {module!r} has no Python source")

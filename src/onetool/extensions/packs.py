@@ -70,9 +70,13 @@ class Extensions(HeldTools):
         get_jobs: Callable[[], JobStorage] | None = None,
     ) -> None:
         super().__init__()
-        self._shared, self._get_jobs = shared, get_jobs
-        self._list_reserved_names, self._call_tool, self._environment = list_reserved_names, call_tool, environment
-        self._log, self._check_trust = log, check_trust
+        self._shared = shared
+        self._get_jobs = get_jobs
+        self._list_reserved_names = list_reserved_names
+        self._call_tool = call_tool
+        self._environment = environment
+        self._log = log
+        self._check_trust = check_trust
         self._packs: dict[str, PackBackend] = {}
         self._all: set[PackBackend] = set()  # including replaced ones whose workers have not ended
         self._setups: dict[str, _Setup] = {}
@@ -94,7 +98,9 @@ class Extensions(HeldTools):
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. They take effect with the next `refresh`."""
         self._loaded = loaded
-        self._found, self._installed = {}, None  # a reload reads everything, regardless of timestamps
+        # a reload reads everything, regardless of timestamps
+        self._found = {}
+        self._installed = None
         directory = loaded.directories.private / "environments"
         self._environments = self._environments_by_directory.setdefault(
             directory, Environments(directory, self._environment)
@@ -299,10 +305,13 @@ class Extensions(HeldTools):
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def _get_setup(self, extension: Extension) -> _Setup:
-        settings, name = self._loaded.settings, extension.pack
-        pack, workers = settings.tools.get(name, PackSettings()), settings.workers
+        settings = self._loaded.settings
+        name = extension.pack
+        pack = settings.tools.get(name, PackSettings())
+        workers = settings.workers
         if extension.file in self._unconfigured:  # another file may have the name of a pack, but not its secrets
-            extension, pack = replace(extension, secrets=()), PackSettings(sandbox=pack.sandbox, timeout=pack.timeout)
+            extension = replace(extension, secrets=())
+            pack = PackSettings(sandbox=pack.sandbox, timeout=pack.timeout)
         timeouts = Timeouts(workers.start_timeout, pack.timeout or workers.call_timeout, workers.idle_timeout)
         known = self._loaded.secrets_for(name)
         secrets = {key: known[key] for key in pack.secrets if key in known}
@@ -363,7 +372,8 @@ class Extensions(HeldTools):
 
     async def run_tests(self, name: str, context: ToolContext) -> list[JsonObject]:
         """Run the tests beside a pack with pytest; return the outcome of each."""
-        extension, setup = self._packs[name].extension, self._setups[name]
+        extension = self._packs[name].extension
+        setup = self._setups[name]
         report = context.on_progress or (lambda _line: None)
         packages = await self._environments.get_packages(pack_tests.PYTEST, extension.file, report)
         launch = await self._prepare(setup, extension, report)
@@ -371,7 +381,8 @@ class Extensions(HeldTools):
 
     async def _build_ahead(self, extension: Extension) -> None:
         """Create the environment in the background. The first call reports errors."""
-        name, header = extension.pack, extension.header
+        name = extension.pack
+        header = extension.header
         if header is None:
             return
         try:

@@ -32,7 +32,8 @@ PLATFORM_TEST = re.compile(
     r"(?P<name>sys\.platform|os\.name)(\.startswith\('(?P<prefix>\w*)'\)| (?P<operator>[!=]=) '(?P<value>\w*)')"
 )
 MAX_FILE_BYTES = 10 << 20
-MAX_SIBLINGS, MAX_DIRECTORIES = 200, 50
+MAX_SIBLINGS = 200
+MAX_DIRECTORIES = 50
 NO_PACKAGES = frozenset({"__pycache__", "node_modules", "venv"})
 MAX_IMPORT_DEPTH = 5  # between modules in the same directory
 MAX_LISTED_NAMES = 20
@@ -100,9 +101,11 @@ def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
     """Return the stamps of the modules and packages in the directory of the file."""
     found: list[tuple[str, Stamp]] = []
     root = str(file.parent)
-    pending, scanned = [root], 0
+    pending = [root]
+    scanned = 0
     while pending and len(found) < MAX_SIBLINGS and scanned < MAX_DIRECTORIES:
-        directory, scanned = pending.pop(), scanned + 1
+        directory = pending.pop()
+        scanned = scanned + 1
         modules = _scan_modules(directory, is_required=directory == root)
         if directory != root and _is_pack(modules):
             continue
@@ -135,7 +138,8 @@ def read(file: Path) -> Extension:
     """Read an extension file. It never raises: `problem` says why a file cannot be read."""
     unparsed = Extension(file.stem.removesuffix(SUFFIX), file, (0, 0, 0, 0))
     try:
-        stamp, siblings = stamp_file(file), stamp_siblings(file)
+        stamp = stamp_file(file)
+        siblings = stamp_siblings(file)
         source = _read_text(file)
     # LookupError: the encoding may be unknown or not a text encoding.
     except (LookupError, OSError, SyntaxError, ValueError) as error:
@@ -180,7 +184,8 @@ def _read_text(file: Path) -> str:
 
 def _make_unusable(unparsed: Extension, source: str, reason: str, line: int = 0) -> Extension:
     """Return an unusable extension, under the pack name that callers will use."""
-    assignment, location = PACK_ASSIGNMENT.search(source), Location(str(unparsed.file), line)
+    assignment = PACK_ASSIGNMENT.search(source)
+    location = Location(str(unparsed.file), line)
     problem = Problem(f"{unparsed.file}{f', line {line}' if line else ''}: {reason}", location=location)
     return replace(unparsed, pack=(assignment and assignment[1]) or unparsed.pack, problem=problem)
 
@@ -290,7 +295,8 @@ class _Module:
 
     def __post_init__(self) -> None:
         if not self.siblings:
-            self.root, self.siblings[self.file] = self.file.parent, self
+            self.root = self.file.parent
+            self.siblings[self.file] = self
 
     @cached_property
     def tree(self) -> ast.Module:

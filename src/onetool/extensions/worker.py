@@ -289,7 +289,9 @@ class Worker(SharedProcess[WorkerUser]):
             return Result(ok=False, error=ToolError("the calling tool has already ended"))
         match method:
             case "call":
-                name, args, kwargs = str(params["name"]), list(params["args"]), dict(params["kwargs"])
+                name = str(params["name"])
+                args = list(params["args"])
+                kwargs = dict(params["kwargs"])
                 context = call.context
                 if context.can_wait:  # a question about the nested call, or by it, stops the timer of this one too
                     context = replace(context, waiting=call.timer.paused)
@@ -299,7 +301,8 @@ class Worker(SharedProcess[WorkerUser]):
                 ask = partial(_ask, call, str(params["message"]), dict(params["schema"]))
                 return await _run_nested(call, "the question", lambda: _as_result(ask()))
             case "media":
-                data, call.media = bytes(call.media), bytearray()
+                data = bytes(call.media)
+                call.media = bytearray()
                 return await _as_result(_store_media(data, str(params["mime_type"]), call.context))
         raise ValueError(f"unexpected request {method!r} from a worker")
 
@@ -460,7 +463,8 @@ def _extract_value(result: Any, pieces: list[bytes]) -> Any:
 
 
 def _load_error(launch: WorkerLaunch, details: JsonMapping) -> ToolError:
-    line, missing = int(details.get("line") or 0), details.get("missing")
+    line = int(details.get("line") or 0)
+    missing = details.get("missing")
     location = f"{launch.file}{f', line {line}' if line else ''}"
     hint = f'add the package to the header of the file: # dependencies = ["{missing}"]'
     hint = f"install {missing} in the environment of OneTool" if launch.module else hint

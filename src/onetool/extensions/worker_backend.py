@@ -36,13 +36,17 @@ class _OutputLog:
     """A logger for the output of a worker, with a limit per second."""
 
     def __init__(self, log: Callable[..., None], pack: str) -> None:
-        self._log, self._pack = log, pack
-        self._since, self._logged_chars, self._omitted = 0.0, 0, 0
+        self._log = log
+        self._pack = pack
+        self._since = 0.0
+        self._logged_chars = 0
+        self._omitted = 0
 
     def __call__(self, text: str) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._since > 1:
-            self._since, self._logged_chars = now, 0
+            self._since = now
+            self._logged_chars = 0
         self._logged_chars += len(text)
         if self._logged_chars > MAX_LOGGED_PER_SECOND:
             self._omitted += len(text)
@@ -67,9 +71,12 @@ class WorkerBackend:
         get_worker: Callable[[WorkerLaunch], Worker] = Worker,
         identity: Any = None,
     ) -> None:
-        self.extension, self.timeouts = extension, timeouts
+        self.extension = extension
+        self.timeouts = timeouts
         self._identity = identity  # of the settings that its tools see
-        self._prepare, self._log, self._get_worker = prepare, log, get_worker
+        self._prepare = prepare
+        self._log = log
+        self._get_worker = get_worker
         self._user = WorkerUser(call_tool, _OutputLog(log, extension.pack))
         self._supervised = Supervised(
             extension.pack,
@@ -141,7 +148,8 @@ class WorkerBackend:
             self._listeners.remove(report)
 
     def _raise_if_blocked(self) -> None:
-        failure, seconds = self._supervised.failure, self._supervised.wait_seconds
+        failure = self._supervised.failure
+        seconds = self._supervised.wait_seconds
         if self._is_closed:
             raise ToolError(f"cannot start {self.extension.pack}: OneTool is shutting down")
         if failure is not None and seconds > 0 and self._supervised.starting is None:
@@ -151,7 +159,8 @@ class WorkerBackend:
             )
 
     async def _start(self) -> Worker:
-        name, began = self.extension.pack, asyncio.get_running_loop().time()
+        name = self.extension.pack
+        began = asyncio.get_running_loop().time()
         self._state = "starting"
         try:
             launch = await self._prepare_launch()

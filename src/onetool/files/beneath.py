@@ -21,7 +21,9 @@ CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 NON_BLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 _SYS_OPENAT2 = 437  # the same number on every architecture
-_NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
+_NO_MAGIC_LINKS = 0x02
+_NO_LINKS = 0x04
+_BENEATH = 0x08
 _RESOLVE = _NO_MAGIC_LINKS | _NO_LINKS | _BENEATH
 
 
@@ -54,7 +56,8 @@ def open_by_kernel(start: int, names: Sequence[str], flags: int) -> int:
 
     how = struct.pack("=QQQ", flags | NO_FOLLOW | CLOSE_ON_EXEC, 0, _RESOLVE)
     path = os.fsencode("/".join(names) or ".")
-    number, size = ctypes.c_long(_SYS_OPENAT2), ctypes.c_size_t(len(how))
+    number = ctypes.c_long(_SYS_OPENAT2)
+    size = ctypes.c_size_t(len(how))
     descriptor = _libc().syscall(number, ctypes.c_long(start), ctypes.c_char_p(path), ctypes.c_char_p(how), size)
     if descriptor < 0:
         raise _error(ctypes.get_errno(), path)

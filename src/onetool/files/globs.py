@@ -36,7 +36,8 @@ class Glob:
 
     def advance(self, states: States, name: str) -> States:
         """Return the states that a name leads to from these."""
-        name, reached = normalize("NFC", name), set[int]()
+        name = normalize("NFC", name)
+        reached = set[int]()
         for state in states:
             if state < len(self._tests):
                 test = self._tests[state]

@@ -40,7 +40,11 @@ def list_entries(files: Files, path: str, pattern: str, limit: int) -> list[List
 
 class _Walk:
     def __init__(self, files: Files, directory: int, real: str, glob: Glob, path: str) -> None:
-        self._files, self._directory, self._real, self._glob, self._path = files, directory, real, glob, path
+        self._files = files
+        self._directory = directory
+        self._real = real
+        self._glob = glob
+        self._path = path
         self._waiting: deque[tuple[tuple[str, ...], States]] = deque([((), glob.start)])
         self._scanned = 0
 
@@ -99,10 +103,12 @@ class _Walk:
 
     def _resolve_link(self, names: tuple[str, ...]) -> Iterator[ListedEntry]:
         """Yield the target of a link; nothing if the target is denied, and type `other` if there is none."""
-        kind, size = "other", 0
+        kind = "other"
+        size = 0
         try:
             _, status = stat_path(self._files, posixpath.join(self._real, *names))
-            kind, size = get_file_type(status), status.st_size
+            kind = get_file_type(status)
+            size = status.st_size
         except SandboxDenied:
             return
         except (OSError, ToolError):  # a broken link, or a circle of links

@@ -74,7 +74,8 @@ def _already_deleted_error(path: str) -> ToolError:
 
 def _list_trash_parents(files: Files, real: str) -> list[str]:
     """Return the directories where the trash may be, the preferred one first."""
-    root, working_dir = files.rules.find_root(real), real_path(str(files.context.working_dir))
+    root = files.rules.find_root(real)
+    working_dir = real_path(str(files.context.working_dir))
     parent = posixpath.dirname(real)
     if not files.rules.is_unrestricted:
         return [root.base, parent]

@@ -88,7 +88,8 @@ def _parse_completion(body: JsonObject) -> Completion:
     try:
         choice = body["choices"][0]
         message = choice["message"]
-        text, refusal = message.get("content"), message.get("refusal")
+        text = message.get("content")
+        refusal = message.get("refusal")
     except (LookupError, TypeError, AttributeError):
         raise OutputInvalid("the language model returned an invalid response", hint="check llm.base_url") from None
     if isinstance(refusal, str) and refusal:

@@ -51,7 +51,10 @@ class Media:
     def __init__(
         self, directory: Path, ttl: float, clock: Callable[[], float] = time.time, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> None:
-        self._directory, self._ttl, self._max_bytes, self._clock = directory, ttl, max_bytes, clock
+        self._directory = directory
+        self._ttl = ttl
+        self._max_bytes = max_bytes
+        self._clock = clock
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
         """Store a blob and return its handle, which is valid for this agent and token."""
@@ -95,7 +98,8 @@ class Media:
         kept: list[tuple[float, int, Path]] = []
         for entry in os.scandir(self._directory):
             with suppress(FileNotFoundError):  # another process may have removed it
-                status, path = entry.stat(follow_symlinks=False), Path(entry.path)
+                status = entry.stat(follow_symlinks=False)
+                path = Path(entry.path)
                 if not MEDIA_FILE.fullmatch(entry.name):
                     continue
                 if self._is_expired(status):

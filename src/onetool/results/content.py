@@ -36,7 +36,8 @@ def encode_pages(pieces: Iterable[str], marks: list[Mark]) -> Iterator[bytes]:
 
 
 def _split_pages(pieces: Iterable[str]) -> Iterator[str]:
-    parts, length = [], 0
+    parts = []
+    length = 0
     for piece in pieces:
         for start in range(0, len(piece), _PAGE_CHARS):
             part = piece[start : start + _PAGE_CHARS]
@@ -44,7 +45,8 @@ def _split_pages(pieces: Iterable[str]) -> Iterator[str]:
             length += len(part)
             if length >= _PAGE_CHARS:
                 yield "".join(parts)
-                parts, length = [], 0
+                parts = []
+                length = 0
     if parts:
         yield "".join(parts)
 
@@ -95,7 +97,8 @@ class ResultContent:
         for text in self.texts(page):
             part = text[start : start + count]
             yield part
-            start, count = 0, count - len(part)
+            start = 0
+            count = count - len(part)
             if not count:
                 return
 

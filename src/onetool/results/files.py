@@ -178,7 +178,8 @@ class ResultFiles:
     @contextmanager
     def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
         # Do not follow links, and do not block on a pipe.
-        path, special = self._path(handle, part), getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        path = self._path(handle, part)
+        special = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | special)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileNotFoundError(path)

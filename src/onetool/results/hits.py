@@ -28,7 +28,8 @@ class Deadline:
 
 
 def select_first(hits: Iterable[Hit], offset: int, limit: int) -> tuple[list[Hit], int]:
-    selected, total = [], 0
+    selected = []
+    total = 0
     for hit in hits:
         total += 1
         if offset <= total < offset + limit:

@@ -19,7 +19,9 @@ _ANCHORS = {r"\A": "^", r"\Z": "$", r"\z": "$"}
 _BEYOND_RE2 = re.compile(r"invalid perl operator|invalid escape sequence: \\[1-9]")
 _SURE_LINE_BYTES = 32_768  # longer matches may be missed; in shorter lines, none is
 _SURE_BYTES = 4_096  # the same for text without useful lines
-_BEFORE, _AFTER = 100, 300  # bytes shown around the start of a match in such text
+# bytes shown around the start of a match in such text
+_BEFORE = 100
+_AFTER = 300
 
 
 def find_lines(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iterator[Hit]:
@@ -32,25 +34,32 @@ def find_lines(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iter
             end = block.find(b"\n", place) % (len(block) + 1)  # without a line break, the end of the block
             number += block.count(b"\n", at, start)
             yield Hit(0, -number, block[start:end].decode())
-            at, number = end + 1, number + 1
+            at = end + 1
+            number = number + 1
         number += block.count(b"\n", at) + (at <= len(block))
 
 
 def find_parts(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iterator[Hit]:
     find_next = _make_finder(pattern, _SURE_BYTES, deadline)
-    position, covered, before = 1, 0, b""
+    position = 1
+    covered = 0
+    before = b""
     for page, following in pairwise(chain(pages, [b""])):
         # More than is searched, so that the end of the text does not count as the end of a line.
         text = before + page + following[: 3 * _SURE_BYTES]
-        at, end = len(before) + covered, len(before) + len(page)
+        at = len(before) + covered
+        end = len(before) + len(page)
         while (place := find_next(text, at, end)) is not None:
-            start, stop = _align(text, max(at, place - _BEFORE)), _align(text, place + _AFTER)
+            start = _align(text, max(at, place - _BEFORE))
+            stop = _align(text, place + _AFTER)
             part = text[start:stop].decode()
             position += len(text[at:start].decode())
             yield Hit(0, -position, part)
-            position, at = position + len(part), stop
+            position = position + len(part)
+            at = stop
         position += len(text[at:end].decode())
-        covered, before = max(0, at - end), page[-1:]
+        covered = max(0, at - end)
+        before = page[-1:]
 
 
 def _make_finder(pattern: Any, sure: int, deadline: Deadline) -> Callable[[bytes, int, int], int | None]:
@@ -129,7 +138,9 @@ def _line_by_line(pattern: str) -> str:
 
 
 def _pattern_error(pattern: str, reason: str) -> ArgumentError:
-    quoted, reason = pattern[:_MAX_QUOTED_CHARS], reason[:_MAX_QUOTED_CHARS]  # RE2 repeats the pattern in its reason
+    # RE2 repeats the pattern in its reason
+    quoted = pattern[:_MAX_QUOTED_CHARS]
+    reason = reason[:_MAX_QUOTED_CHARS]
     if not _BEYOND_RE2.match(reason):
         return ArgumentError(f"{quoted!r} is not a valid regular expression: {reason}", pattern=quoted)
     rule = "searches take linear time (RE2), so lookaround, atomic groups and backreferences are not supported"

@@ -42,7 +42,8 @@ class StoredResults:
         search_seconds: float = _SEARCH_SECONDS,
         quota: Quota | None = None,
     ) -> None:
-        self._files, self._place = files, place
+        self._files = files
+        self._place = place
         self._ttl = ttl
         self._preview_lines = preview_lines
         self._clock = clock
@@ -74,7 +75,8 @@ class StoredResults:
             self._files.prepare()
             self._clean_sometimes()
             value = None if beside is None else beside.encode("utf-8", "backslashreplace")
-            marks, pieces = [START], [text] if isinstance(text, str) else text
+            marks = [START]
+            pieces = [text] if isinstance(text, str) else text
             self._files.publish(handle, "txt", self._check_size(encode_pages(pieces, marks), len(value or b"")))
             self._files.publish(handle, "idx", pack_marks(marks))
             if value is not None:
@@ -201,7 +203,8 @@ class StoredResults:
         if self._files.has_room(self._quota.max_bytes, self._quota.max_agent_bytes, meta.agent, meta.handle):
             return 0
         with self._files.locked():
-            stored, now = self._files.clean(self._ttl), self._clock()
+            stored = self._files.clean(self._ttl)
+            now = self._clock()
             unfinished = sum(each.size for each in stored.values() if each.is_being_written(now))
             complete = {handle: each for handle, each in stored.items() if not each.is_being_written(now)}
             self._agents = {

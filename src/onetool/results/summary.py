@@ -38,14 +38,17 @@ def preview(pages: Iterable[str], count: int) -> list[str]:
 
 
 def _clip_lines(pages: Iterable[str]) -> Iterator[str]:
-    partial, length = "", 0
+    partial = ""
+    length = 0
     for page in pages:
         *complete, rest = page.split("\n")
         for line in complete:
             text = line.removesuffix("\r")
             yield _clip(partial + text[:_PREVIEW_CHARS], length + len(text))
-            partial, length = "", 0
-        partial, length = (partial + rest[:_PREVIEW_CHARS])[:_PREVIEW_CHARS], length + len(rest)
+            partial = ""
+            length = 0
+        partial = (partial + rest[:_PREVIEW_CHARS])[:_PREVIEW_CHARS]
+        length = length + len(rest)
     if length:
         yield _clip(partial, length)
 

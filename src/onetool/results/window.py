@@ -66,7 +66,8 @@ def cut_answer(answer: JsonObject, size: int, fits: Callable[[JsonObject], bool]
     if limit := _find_largest_limit(answer, lambda window: fits(_add_note(window))):
         return _add_note(_shorten(answer, limit))
     line = answer["lines"][0]
-    low, high = 0, len(line)
+    low = 0
+    high = len(line)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(_cut_line(answer, middle)) else (low, middle)
@@ -88,9 +89,11 @@ def _cut_line(answer: JsonObject, chars: int) -> JsonObject:
 
 def _find_largest_limit(answer: JsonObject, fits: Callable[[JsonObject], bool]) -> int:
     """Return the largest limit whose answer fits; `answer` itself is too large. Return 0 if none fits."""
-    low, high = 0, 1
+    low = 0
+    high = 1
     while high < answer["returned"] and fits(_shorten(answer, high)):
-        low, high = high, high * 2
+        low = high
+        high = high * 2
     high = min(high, answer["returned"])
     while high - low > 1:
         middle = (low + high) // 2

@@ -175,7 +175,8 @@ def _parse(command: str) -> tuple[str, dict[str, str]]:
     head = _NAME.match(command)
     if not head or not head[1] or PLACEHOLDER.search(head[1]):
         raise ToolError("invalid snippet call: expected $name key=value other='two words'")
-    name, rest = head[1], command[head.end() :]
+    name = head[1]
+    rest = command[head.end() :]
     pairs = _parse_lines(name, rest) if _STARTS_LINES.match(rest) else _parse_words(name, rest)
     values: dict[str, str] = {}
     for key, value in pairs:
@@ -222,7 +223,8 @@ def _parse_lines(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 def _join_lines(lines: list[str]) -> str:
     """Return the value of a key: the rest of its line, quoted or not, or the indented lines below it."""
-    first, more = lines[0], textwrap.dedent("\n".join(lines[1:])).rstrip()
+    first = lines[0]
+    more = textwrap.dedent("\n".join(lines[1:])).rstrip()
     if more:
         return more if first in {"", "|"} else f"{first}\n{more}"
     quoted = first[:1] in {"'", '"'} and re.fullmatch(_WORD, first)

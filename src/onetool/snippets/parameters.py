@@ -46,7 +46,8 @@ def make_template(code: str, calls: RecordedArguments) -> Template:
     source = code.encode()
     starts = [0, *(found.end() for found in re.finditer(b"\n", source))]
     params: JsonObject = {}
-    parts, position = [], 0
+    parts = []
+    position = 0
     for each in sorted(_find_literals(tree, calls, starts), key=lambda found: found.start):
         name = _choose_name(each, params)
         params[name] = each.value
@@ -86,13 +87,15 @@ def _find_argument(tool: str, node: Any, calls: RecordedArguments) -> str:
 
 
 def _locate(name: str, node: Any, starts: list[int]) -> _Literal:
-    start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+    start = starts[node.lineno - 1] + node.col_offset
+    end = starts[node.end_lineno - 1] + node.end_col_offset
     return _Literal(name, node.value, start, end)
 
 
 def _choose_name(found: _Literal, params: JsonMapping) -> str:
     """Return the name of the parameter: the same for equal values, with a number for others."""
-    name, number = found.name, 1
+    name = found.name
+    number = 1
     while name in params and json.dumps(params[name]) != json.dumps(found.value):
         number += 1
         name = f"{found.name}_{number}"

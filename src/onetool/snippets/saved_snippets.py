@@ -91,7 +91,8 @@ class SavedSnippetFile(SavedSnippetSet):
             return ()
         stamp = facts.st_mtime_ns, facts.st_size, facts.st_ino
         if stamp != self._stamp:
-            self._known, self._stamp = self._read(), stamp
+            self._known = self._read()
+            self._stamp = stamp
         return self._known
 
     def change(self, change: Change) -> bool:

@@ -49,7 +49,8 @@ class Rendering(ImmutableSandboxedEnvironment):
         super().__init__(undefined=StrictUndefined, finalize=self._replace_value, optimized=False, cache_size=0)
         self.values: JsonObject = {}
         self._key = secrets.token_hex(4)
-        self._size, self._deadline = 0, thread_time() + MAX_SECONDS
+        self._size = 0
+        self._deadline = thread_time() + MAX_SECONDS
         self.globals = {name: self.globals[name] for name in ("range", "dict", "namespace")}
         self.filters = {name: self.filters[name] for name in _FILTERS} | {
             "join": self._join,
@@ -134,7 +135,8 @@ class Rendering(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **named: Any) -> Any:
-        text, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        text = getattr(function, "__self__", None)
+        name = getattr(function, "__name__", "")
         if isinstance(text, str) and name == "replace":
             return self._replace(text, *args, **named)
         if isinstance(text, str) and name == "join":

@@ -46,7 +46,8 @@ def insert(code: str, values: JsonMapping) -> str:
     in_strings = {mark: str(value) for mark, value in values.items()} | names
     source = f"{prefix}{code}".encode()
     starts = [0, *(end.end() for end in re.finditer(b"\n", source))]
-    parts, position = [], 0
+    parts = []
+    position = 0
     for node in sorted(_find_literals(tree), key=lambda node: (node.lineno, node.col_offset)):
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)

@@ -69,7 +69,8 @@ def write(  # noqa: PLR0917 - callers may pass all of these by position
     Example:
         fs.write("notes/today.md", "# Today", create_folders=True)
     """
-    data, bits = _encode(content, encoding), _parse_mode(mode)
+    data = _encode(content, encoding)
+    bits = _parse_mode(mode)
     try:
         written = files.write(Files(context), path, data, mode=bits, backup=backup, create_folders=create_folders)
     except FileNotFoundError:

@@ -85,7 +85,8 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
         readable=search.readable,
         memory_bytes=MAX_MEMORY_BYTES,
     )
-    parser, stderr = _OutputParser(max_results, os.fsencode(search.root)), programs.OutputTail()
+    parser = _OutputParser(max_results, os.fsencode(search.root))
+    stderr = programs.OutputTail()
     ended = await programs.run(program, parser, stderr)
     _raise_for_status(ended, str(stderr))
     results = await anyio.to_thread.run_sync(_build_results, parser.matches, context)
@@ -225,7 +226,8 @@ def _raise_for_status(ended: programs.Ended, stderr: str) -> None:
 
 def _build_results(matches: list[_Match], context: ToolContext) -> list[JsonObject]:
     """Return the matches by file and line. Each file is checked again, because it may have been replaced since."""
-    files, working_directory = Files(context), context.working_dir.resolve()
+    files = Files(context)
+    working_directory = context.working_dir.resolve()
     names = {match.file: Path(os.fsdecode(match.file)) for match in matches}
     paths = {
         name: str(path.relative_to(working_directory) if path.is_relative_to(working_directory) else path)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # imported for the first report
 MAX_REPORT_BYTES = 64 << 20
 MAX_FAILURES = 1000
 MAX_MESSAGE_CHARS = 4000
-FAILED, SKIPPED = {"failure", "error"}, "skipped"
+FAILED = {"failure", "error"}
+SKIPPED = "skipped"
 COLLECTION = "collection failure"
 LOCATION = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
 COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
@@ -126,13 +127,16 @@ def _read_failure(case: "Element", problems: list["Element"]) -> FailedTest:
 
 
 def _read_message(problem: "Element") -> str:
-    message, text = problem.get("message") or "", (problem.text or "").strip()
+    message = problem.get("message") or ""
+    text = (problem.text or "").strip()
     return text[-MAX_MESSAGE_CHARS:] if message in {"", COLLECTION} else message
 
 
 def _build_name(case: "Element") -> str:
     """Return the node ID for pytest: `tests/test_a.py::TestB::test_c`."""
-    file, name, class_name = case.get("file") or "", case.get("name") or "", case.get("classname") or ""
+    file = case.get("file") or ""
+    name = case.get("name") or ""
+    class_name = case.get("classname") or ""
     module = file.removesuffix(".py").replace("/", ".")
     if not class_name:  # a file that could not be collected
         return file or name

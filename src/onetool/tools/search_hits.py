@@ -71,7 +71,8 @@ def _tell_apart(hit: JsonMapping, sibling: JsonMapping, system: System) -> str:
     """Return how to call a sibling, and the arguments in which it differs."""
     tools = [system.registry.get(one["name"]) for one in (hit, sibling)]
     names = [{clean_if_foreign(name, tool) for name in tool.input.properties} if tool else set() for tool in tools]
-    more, fewer = sorted(names[1] - names[0]), sorted(names[0] - names[1])
+    more = sorted(names[1] - names[0])
+    fewer = sorted(names[0] - names[1])
     notes = [f"with {', '.join(more)}"] if more else []
     notes += [f"without {', '.join(fewer)}"] if fewer else []
     call = str(sibling.get("call", sibling["name"]))

@@ -36,10 +36,13 @@ from onetool_child.json_types import JsonObject
 __all__ = ["run"]
 
 MAX_TIMEOUT_MS = 86_400_000
-MAX_OUTPUT_BYTES, MAX_TAIL_CHARS = 1 << 20, 4000
+MAX_OUTPUT_BYTES = 1 << 20
+MAX_TAIL_CHARS = 4000
 VENV_ENTRIES = ("bin", "lib", "lib64", "pyvenv.cfg")
 VENV_PYTHON = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
-INTERRUPTED, NO_TESTS = 2, 5  # exit statuses of pytest
+# exit statuses of pytest
+INTERRUPTED = 2
+NO_TESTS = 5
 PYTEST_STATUSES = {
     INTERRUPTED: "the run was interrupted",
     3: "pytest failed with an internal error",

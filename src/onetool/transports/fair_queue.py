@@ -15,7 +15,9 @@ from onetool.errors import ToolError
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping
 
-MAX_CALLS, MAX_CALLS_PER_AGENT = 512, 128  # most calls wait for I/O
+# most calls wait for I/O
+MAX_CALLS = 512
+MAX_CALLS_PER_AGENT = 128
 QUEUES = "queues"  # key in the state of an HTTP request
 
 

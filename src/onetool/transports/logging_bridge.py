@@ -37,7 +37,8 @@ class CurrentLog:
 class _Handler(logging.Handler):
     def __init__(self, log: EventLog, name: str) -> None:
         super().__init__()
-        self._log, self._name = log, name
+        self._log = log
+        self._name = name
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in LEVELS else "INFO"
@@ -47,7 +48,8 @@ class _Handler(logging.Handler):
 @contextmanager
 def forward_logging(log: EventLog, name: str, *sources: str, level: int = logging.NOTSET) -> Iterator[None]:
     """Forward records of the source loggers to the log as events with this name while the block runs."""
-    handler, loggers = _Handler(log, name), [logging.getLogger(source) for source in sources]
+    handler = _Handler(log, name)
+    loggers = [logging.getLogger(source) for source in sources]
     handler.setLevel(level)
     for logger in loggers:
         logger.addHandler(handler)

@@ -27,18 +27,22 @@ READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated
 SETTLE_SECONDS = 2.0  # for responses to requests read before end of input
 CLOSE_SECONDS = 0.5  # for a client to read the rest
 MAX_UNANSWERED = 1000  # requests of a client that does not read, before nothing more is read from it
-PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
 
 
 class _Writer:
     def __init__(self, writer: asyncio.StreamWriter, get_last_line: Callable[[], bytes] = bytes) -> None:
-        self._writer, self._has_ended = writer, False
+        self._writer = writer
+        self._has_ended = False
         self._get_last_line = get_last_line  # not empty if the server ends, and what it would say is about that
         self._expected: set[str | int] = set()  # requests to answer even after end of input
 
     def expect_response(self, message: JsonObject) -> None:
         """Record a request that must be answered. Tool calls are excluded: they may be slow and have side effects."""
-        method, ident, params = message.get("method"), message.get("id"), message.get("params")
+        method = message.get("method")
+        ident = message.get("id")
+        params = message.get("params")
         if isinstance(ident, str | int) and method not in {None, "tools/call"}:
             self._expected.add(ident)
         elif method == "notifications/cancelled" and isinstance(params, dict):
@@ -74,7 +78,9 @@ class _Lines:
     """Incoming messages. Invalid ones are answered here, because the SDK ignores them silently."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: _Writer, on_end: Callable[[], None]) -> None:
-        self._reader, self._writer, self._on_end = reader, writer, on_end
+        self._reader = reader
+        self._writer = writer
+        self._on_end = on_end
         self._collector = Collector(MAX_LINE_BYTES)
         self._lines: deque[tuple[bytes, str | None]] = deque()
 
@@ -188,7 +194,8 @@ async def socket_streams(
 
 def _claim_pipes() -> tuple[int, int]:
     """Move the client's pipes to new descriptors, so that stray prints go to standard error instead."""
-    incoming, outgoing = os.dup(0), os.dup(1)
+    incoming = os.dup(0)
+    outgoing = os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

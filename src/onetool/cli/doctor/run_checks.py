@@ -105,7 +105,9 @@ async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> 
 async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -> list[Problem]:
     """Start each server, as many at a time as there are cores. `onetool.checks` reports failures."""
     names = [name for name, server in app.settings.servers.items() if server.enabled]
-    slots, waiting, done = asyncio.Semaphore(os.cpu_count() or 1), list[str](), list[str]()
+    slots = asyncio.Semaphore(os.cpu_count() or 1)
+    waiting = list[str]()
+    done = list[str]()
 
     def report() -> None:
         pending = f": waiting for {', '.join(waiting)}" if waiting else ""

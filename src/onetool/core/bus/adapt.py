@@ -99,7 +99,8 @@ def _read_part(thing: object, part: str, default: Any = None) -> Any:
 
 class _ObjectBackend:
     def __init__(self, thing: Any, threads: ToolThreads) -> None:
-        self._call, self._threads = thing.call, threads
+        self._call = thing.call
+        self._threads = threads
         self.module = f"{type(thing).__module__}.{type(thing).__qualname__}"
 
     async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:

@@ -33,7 +33,8 @@ def bind(
 ) -> JsonObject:
     """Return the arguments by their full names. With `is_exact`, names must be complete and declared."""
     names = list(tool.input.properties)
-    count, limit = len(positional) + len(named), max(MAX_ARGUMENTS, len(names))
+    count = len(positional) + len(named)
+    limit = max(MAX_ARGUMENTS, len(names))
     if count > limit:
         raise call_error(tool, f"{tool.name}() takes at most {limit} arguments, got {count}")
     bound = _bind_positional(tool, names, positional) if positional else {}

@@ -82,7 +82,8 @@ def _from_mcp(thing: Any) -> Tool:
     async def invoke(args: JsonObject) -> Any:
         return _read_mcp_result(thing, await thing.run(args, *([None] if is_of_sdk else [])))
 
-    tool, annotations = _make_tool(thing, thing.parameters, invoke), getattr(thing, "annotations", None)
+    tool = _make_tool(thing, thing.parameters, invoke)
+    annotations = getattr(thing, "annotations", None)
     hints = read_hints(None if annotations is None else _to_json(annotations))
     return replace(tool, effects=hints.effects, is_idempotent=hints.is_idempotent)
 

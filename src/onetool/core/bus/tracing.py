@@ -32,13 +32,15 @@ class Tracing:
             from opentelemetry import context, trace
         except ImportError:
             return False
-        self._trace, self._context = trace, context
+        self._trace = trace
+        self._context = context
         return True
 
     def _start(self, event: CallStarted) -> None:
         """Open a span. It never contains arguments or values, which may be secret."""
         trace = self._trace
-        agent, run = event.context.agent_id, event.context.correlation_id
+        agent = event.context.agent_id
+        run = event.context.correlation_id
         attributes = {"onetool.tool": event.name, "onetool.agent": agent, "onetool.run": run}
         span = trace.get_tracer("onetool").start_span(f"tool {event.name}", attributes=attributes)
         self._open[event.call_id] = span, self._context.attach(trace.set_span_in_context(span))

@@ -36,7 +36,8 @@ def get_labels(tool: Tool) -> frozenset[str]:
         return frozenset()
     if tool.effects is None and not tool.permissions:
         return ALL
-    effects, permissions = get_effects(tool), tool.permissions
+    effects = get_effects(tool)
+    permissions = tool.permissions
     reads = Permission.READ in permissions or (Effect.READ in effects and Effect.EXTERNAL not in effects)
     is_program = Effect.EXEC in effects
     private = {PRIVATE} if reads or is_program else set[str]()

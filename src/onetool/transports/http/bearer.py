@@ -23,7 +23,10 @@ class BearerTokens:
         jwts: JwtVerifier | None = None,
         use: TokenUse | None = None,
     ) -> None:
-        self._tokens, self._throttle, self._jwts, self._use = tokens, throttle, jwts, use
+        self._tokens = tokens
+        self._throttle = throttle
+        self._jwts = jwts
+        self._use = use
 
     async def check(self, text: str, address: str) -> RequestCredential:
         """Return the credential of a token. Raise an ApiError if it is not accepted."""

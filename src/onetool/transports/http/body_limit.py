@@ -19,7 +19,8 @@ class BodyLimiter:
     """The total size of the bodies of open requests."""
 
     def __init__(self, max_bytes: int = MAX_TOTAL_BYTES) -> None:
-        self.max_bytes, self.held_bytes = max_bytes, 0
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
 
     def body(self, path: str, receive: Receive) -> "LimitedBody":
         return LimitedBody(self, receive, MAX_IMPORT_BYTES if path in IMPORTS else MAX_BODY_BYTES)
@@ -29,7 +30,10 @@ class LimitedBody:
     """The `receive` function of one request with a size limit. Call `end` when the request is over."""
 
     def __init__(self, limiter: BodyLimiter, receive: Receive, max_bytes: int) -> None:
-        self._limiter, self._receive, self._max_bytes, self._received = limiter, receive, max_bytes, 0
+        self._limiter = limiter
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._received = 0
 
     def check_content_length(self, headers: Headers) -> None:
         length = headers.get("content-length", "")

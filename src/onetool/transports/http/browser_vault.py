@@ -58,7 +58,8 @@ class BrowserVault:
     """Seals facts for browsers. The name of its cookie is that of its key: servers on one machine share cookies."""
 
     def __init__(self, key: bytes, memory: SessionMemory, clock: Callable[[], float] = time.time) -> None:
-        self.memory, self._clock = memory, clock
+        self.memory = memory
+        self._clock = clock
         self.cookie = f"onetool_{sha256(b'cookie' + key).hexdigest()[:16]}"
         self._sealer = Sealer(key, "the key of browser sessions", StorageError)
 

@@ -78,7 +78,10 @@ class ApiError(Exception):
     ) -> None:
         self.message = escape_invisible(f"{message}\nHint: {hint}" if hint else message)
         super().__init__(self.message)
-        self.code, self.hint, self.details, self.headers = code, hint, dict(details or {}), dict(headers or {})
+        self.code = code
+        self.hint = hint
+        self.details = dict(details or {})
+        self.headers = dict(headers or {})
         if code in RETRY_SECONDS:
             self.headers.setdefault("retry-after", RETRY_SECONDS[code])
 
@@ -122,7 +125,9 @@ class ErrorBoundary:
     """
 
     def __init__(self, inner: ASGIApp, log: Log, count: Callable[[Scope, int], None]) -> None:
-        self._inner, self._log, self._count = inner, log, count
+        self._inner = inner
+        self._log = log
+        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_started = False

@@ -42,7 +42,8 @@ class HttpServer:
     """An HTTP server. The constructor binds the port."""
 
     def __init__(self, app: OneTool, host: str, port: int, neighbors: Neighbors | None = None) -> None:
-        self._app, self._neighbors = app, neighbors
+        self._app = app
+        self._neighbors = neighbors
         self._socket = _open_socket(host, port)
         self.bind = Bind(host, self._socket.getsockname()[1])
         self._server: _Server | None = None
@@ -55,11 +56,13 @@ class HttpServer:
     async def run(self, ready: Ready = lambda _bind: None, *, handle_signals: bool = True) -> None:
         """Serve until `stop`, then until open requests end or GRACE_SECONDS pass."""
         with contextlib.closing(self._socket):
-            limiter, tokens = self._limiter, create_live_tokens(self._app)
+            limiter = self._limiter
+            tokens = create_live_tokens(self._app)
             asgi_app = build(self._app, self.bind, tokens, self._neighbors)
             self._server = _Server(self._config(asgi_app, limiter), limiter, lambda: ready(self.bind))
             hooks = Hooks(on_change=tokens.narrow, on_tick=asgi_app.end_revoked)
-            port, listening_ports = self.bind.port, self._app.listening_ports
+            port = self.bind.port
+            listening_ports = self._app.listening_ports
             listening_ports.add(port)  # tools must not send requests to the server that they run in
             try:
                 with forward_logging(self._app.log, "http.server", "uvicorn.error"):
@@ -137,7 +140,9 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._limiter, self._on_ready, self._stopping = limiter, on_ready, asyncio.Event()
+        self._limiter = limiter
+        self._on_ready = on_ready
+        self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -32,7 +32,9 @@ MAX_DOCUMENT_BYTES = 256 << 10
 MAX_KEYS = 100
 MAX_KEY_ID_CHARS = 200
 MAX_URL_CHARS = 2000
-MIN_RSA_CHARS, MAX_RSA_CHARS = 340, 1400  # of the modulus in base64: 2048 to 8192 bits
+# of the modulus in base64: 2048 to 8192 bits
+MIN_RSA_CHARS = 340
+MAX_RSA_CHARS = 1400
 MAX_EXPONENT_CHARS = 12
 REQUEST_SECONDS = 10.0
 REFRESH_SECONDS = 600.0
@@ -104,7 +106,8 @@ class IssuerDirectory:
     """The issuers that are known to this server."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log, self._clock = log, clock
+        self._log = log
+        self._clock = clock
         self._states: dict[str, _IssuerState] = {}
         self._background = BackgroundTasks(lambda _error: None)  # failures are logged, and retried later
 
@@ -131,7 +134,8 @@ class IssuerDirectory:
 
     async def _get_state(self, issuer: str) -> _IssuerState:
         """Return the state with keys that are not too old."""
-        state, now = self._states.setdefault(issuer, _IssuerState()), self._clock()
+        state = self._states.setdefault(issuer, _IssuerState())
+        now = self._clock()
         if now - state.fetched >= MAX_AGE_SECONDS:
             await self._fetch(issuer, state)
         elif now - state.fetched >= REFRESH_SECONDS and now - state.attempted >= UNKNOWN_KEY_SECONDS:
@@ -158,7 +162,8 @@ class IssuerDirectory:
                 state.has_failed = True
                 self._log.event("auth.issuer", level="WARNING", issuer=issuer, text=error.message)
                 raise _unavailable_error(issuer) from None
-            state.fetched, state.has_failed = now, False
+            state.fetched = now
+            state.has_failed = False
 
     async def _fetch_metadata(self, issuer: str) -> IssuerMetadata:
         url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
@@ -175,7 +180,8 @@ class IssuerDirectory:
         )
 
     async def _send(self, issuer: str, request: Request) -> Response:
-        net, rules = Net(ANY_HOST), _make_rules(parse_target(issuer), parse_target(request.url))
+        net = Net(ANY_HOST)
+        rules = _make_rules(parse_target(issuer), parse_target(request.url))
         try:
             response = await net.send(
                 request, timeout=REQUEST_SECONDS, max_bytes=MAX_DOCUMENT_BYTES, follow_redirects=False, rules=(rules,)
@@ -191,7 +197,8 @@ def check_endpoint(issuer: str, url: object) -> str:
     """Return the URL of an endpoint. Raise unless it uses https, or http if issuer and endpoint are on loopback."""
     if not isinstance(url, str) or len(url) > MAX_URL_CHARS:
         raise NetworkError("the discovery document lacks a URL", reason="protocol")
-    target, home = parse_target(url), parse_target(issuer)
+    target = parse_target(url)
+    home = parse_target(issuer)
     is_local = is_loopback_host(target.host) and is_loopback_host(home.host)
     if target.scheme != "https" and not is_local:
         raise NetworkError("the discovery document has a URL without https", reason="protocol")
@@ -230,13 +237,15 @@ def _parse_keys(response: Response) -> tuple[IssuerKey, ...]:
 
 def _is_usable(jwk: JsonMapping) -> bool:
     """Return whether this is a public key for signatures, of a reasonable size."""
-    key_id, uses = jwk.get("kid"), jwk.get("key_ops", ["verify"])
+    key_id = jwk.get("kid")
+    uses = jwk.get("key_ops", ["verify"])
     if jwk.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:
         return False
     if key_id is not None and not (isinstance(key_id, str) and len(key_id) <= MAX_KEY_ID_CHARS):
         return False
     if jwk.get("kty") == "RSA":
-        modulus, exponent = jwk.get("n"), jwk.get("e")
+        modulus = jwk.get("n")
+        exponent = jwk.get("e")
         if not isinstance(modulus, str) or not isinstance(exponent, str):
             return False
         return MIN_RSA_CHARS <= len(modulus) <= MAX_RSA_CHARS and len(exponent) <= MAX_EXPONENT_CHARS

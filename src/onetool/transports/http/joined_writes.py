@@ -20,7 +20,9 @@ class JoinedWrites:
     def __init__(
         self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop, close_later: Callable[[], bool]
     ) -> None:
-        self._inner, self._loop, self._close_later = inner, loop, close_later
+        self._inner = inner
+        self._loop = loop
+        self._close_later = close_later
         self._held: list[bytes] = []
         self._held_bytes = 0
 
@@ -39,7 +41,9 @@ class JoinedWrites:
 
     def _flush(self) -> None:
         if self._held:
-            held, self._held, self._held_bytes = self._held, [], 0
+            held = self._held
+            self._held = []
+            self._held_bytes = 0
             self._inner.write(b"".join(held))
 
     def write_eof(self) -> None:
@@ -52,7 +56,8 @@ class JoinedWrites:
             self._inner.close()
 
     def abort(self) -> None:
-        self._held, self._held_bytes = [], 0
+        self._held = []
+        self._held_bytes = 0
         self._inner.abort()
 
     def get_write_buffer_size(self) -> int:

@@ -62,7 +62,9 @@ class JwtVerifier:
     """The check of JWTs against the issuers in the settings."""
 
     def __init__(self, issuers: Callable[[], Sequence[Issuer]], directory: IssuerDirectory, log: Log) -> None:
-        self._issuers, self._directory, self._log = issuers, directory, log
+        self._issuers = issuers
+        self._directory = directory
+        self._log = log
 
     def is_candidate(self, text: str) -> bool:
         """Return whether the token is meant to be a JWT. Its header is a JSON object, so it begins with `ey`."""
@@ -95,13 +97,15 @@ class JwtVerifier:
 
     def find_agent(self, claims: JsonMapping, entries: Iterable[Issuer]) -> RequestCredential:
         """Return the credential of the subject: the first entry that maps it to an agent counts."""
-        issuer, subject = str(claims["iss"]), str(claims["sub"])
+        issuer = str(claims["iss"])
+        subject = str(claims["sub"])
         identifier = identify_subject(issuer, subject)
         actor = _name_actor(issuer, subject, identifier)
         for entry in entries:
             agent = map_agent(entry, claims)
             if agent is not None:
-                is_live, origin = self._is_configured(entry), identify_issuer(entry)
+                is_live = self._is_configured(entry)
+                origin = identify_issuer(entry)
                 return RequestCredential(actor, agent, entry.scope, is_live, identifier, claims["exp"], origin)
         self._log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
         hint = "ask the administrator of this server to add it to auth.issuers in onetool.yaml"

@@ -54,9 +54,12 @@ class ReplayBuffer:
     """The latest messages to all sessions, oldest first. A client that resumes too late gets an empty stream."""
 
     def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
-        self._max_events, self._max_bytes = max_events, max_bytes
+        self._max_events = max_events
+        self._max_bytes = max_bytes
         self.sent: OrderedDict[int, _Sent] = OrderedDict()
-        self._numbers, self._sessions, self._bytes = count(1), count(1), 0
+        self._numbers = count(1)
+        self._sessions = count(1)
+        self._bytes = 0
 
     def open_session(self) -> EventStore:
         return _SessionStore(self, next(self._sessions))
@@ -74,7 +77,8 @@ class _SessionStore(EventStore):
     """The messages of one session. The SDK's stream ids are unique only within a session."""
 
     def __init__(self, replays: ReplayBuffer, session: int) -> None:
-        self._replays, self._session = replays, session
+        self._replays = replays
+        self._session = session
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         size = 0 if message is None else len(message.model_dump_json())
@@ -171,7 +175,8 @@ def _route_session(scope: Scope, send: Send) -> tuple[Scope, Send]:
     the session ID is as random as without it.
     """
     headers = dict(scope["headers"])
-    known, new = headers.get(SESSION_HEADER), headers.get(b"x-request-id", b"")
+    known = headers.get(SESSION_HEADER)
+    new = headers.get(b"x-request-id", b"")
     route, separator, session = (known or new + b"-").partition(b"-")
     if not separator or not ROUTE.fullmatch(route):
         return scope, send

@@ -35,7 +35,8 @@ class Metrics(Collector):
         self._tools: set[str] = set()
         self._counted: set[int] = set()  # runs that started before this object existed are not counted
         self._registry = registry = CollectorRegistry()
-        tool_labels, by_agent = ("agent", "tool", "outcome"), ("agent",)
+        tool_labels = ("agent", "tool", "outcome")
+        by_agent = ("agent",)
         self._calls = Counter("onetool_tool_calls", "Tool calls by outcome", tool_labels, registry=registry)
         self._runs = Counter("onetool_runs", "Runs by outcome", ("agent", "outcome"), registry=registry)
         self._in_flight = Gauge("onetool_runs_in_flight", "Active runs", by_agent, registry=registry)
@@ -61,13 +62,15 @@ class Metrics(Collector):
 
     def count_response(self, scope: Scope, status: int) -> None:
         """Count a response by route. Paths would make an unlimited number of series."""
-        method, route = scope["method"], getattr(scope.get("route"), "path", OTHER)
+        method = scope["method"]
+        route = getattr(scope.get("route"), "path", OTHER)
         self._requests.labels(method if method in METHODS else OTHER, route, status).inc()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current gauges."""
         app = self._app
-        workers, servers = app.extensions.states, app.settings.servers
+        workers = app.extensions.states
+        servers = app.settings.servers
         up = sum(app.servers.upstream(name).main.state == "connected" for name in servers)
         running = sum(state == "running" for state in workers.values())
         yield GaugeMetricFamily("onetool_cells", "Cells, idle and running", app.cells.count)
@@ -111,7 +114,8 @@ class _AgentView(Collector):
     """The metrics that one agent may see. HTTP responses are not counted per agent, so only the owner sees them."""
 
     def __init__(self, registry: CollectorRegistry, agent: str | None) -> None:
-        self._registry, self._agent = registry, agent
+        self._registry = registry
+        self._agent = agent
 
     def collect(self) -> Iterator[Metric]:
         agent = self._agent

@@ -59,7 +59,9 @@ class AsgiApp:
     """
 
     def __init__(self, open_app: Callable[[], OneTool], expose: tuple[str, ...], bind: Bind | None) -> None:
-        self._open_app, self._expose, self._bind = open_app, expose, bind
+        self._open_app = open_app
+        self._expose = expose
+        self._bind = bind
         self._running: _Running | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,9 +103,12 @@ class _Running:
     """OneTool on the running event loop. One task opens and closes it, also if the loop ends without a lifespan."""
 
     def __init__(self, app: OneTool, expose: tuple[str, ...], bind: Bind | None) -> None:
-        self._app, self._bind, self._exposed_hosts = app, bind, set[str]()
+        self._app = app
+        self._bind = bind
+        self._exposed_hosts = set[str]()
         app.exposed = expose
-        self._stopping, self._ready = asyncio.Event(), asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._ready = asyncio.Event()
         self._inner: ASGIApp
         # In an empty context: it must not keep the variables of the first request.
         self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
@@ -163,6 +168,7 @@ class _Running:
 
 def _strip_prefix(scope: Scope) -> dict[str, str]:
     """Return the path below the prefix under which the application is mounted."""
-    path, prefix = scope["path"], scope.get("root_path", "").rstrip("/")
+    path = scope["path"]
+    prefix = scope.get("root_path", "").rstrip("/")
     is_below = prefix and (path == prefix or path.startswith(f"{prefix}/"))
     return {"path": (path[len(prefix) :] or "/") if is_below else path, "root_path": ""}

@@ -103,7 +103,8 @@ def check_head(headers: Headers, scope: Scope) -> None:
 
 def check_origin(headers: Headers, scope: Scope) -> None:
     """Reject cross-origin requests."""
-    host, origins = headers["host"].lower(), headers.getlist("origin")
+    host = headers["host"].lower()
+    origins = headers.getlist("origin")
     if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
         raise ApiError("forbidden", "cross-origin request rejected (Origin header)")
     sites = headers.getlist("sec-fetch-site")

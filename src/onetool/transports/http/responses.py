@@ -55,10 +55,8 @@ def conditional_response(data: Any, request_headers: Headers) -> Response:
 
 def build_precondition(request_headers: Headers) -> Callable[[Bundle | StoredTool | JsonObject | None], None]:
     """Return a function that checks `If-Match` and `If-None-Match` of a write."""
-    expected, unexpected = (
-        _parse_etags(request_headers, "if-match"),
-        _parse_etags(request_headers, "if-none-match", is_weak_allowed=True),
-    )
+    expected = _parse_etags(request_headers, "if-match")
+    unexpected = _parse_etags(request_headers, "if-none-match", is_weak_allowed=True)
 
     def check(current: Bundle | StoredTool | JsonObject | None) -> None:
         tag = None if current is None else compute_etag(current if isinstance(current, dict) else current.as_json())
@@ -72,7 +70,8 @@ def build_precondition(request_headers: Headers) -> Callable[[Bundle | StoredToo
 
 def _precondition_error(header: str, tag: str | None) -> ApiError:
     state = "it does not exist" if tag is None else f"its ETag is {tag} now"
-    message, hint = f"precondition {header} failed: {state}", "read it again, then retry the change"
+    message = f"precondition {header} failed: {state}"
+    hint = "read it again, then retry the change"
     return ApiError("precondition_failed", message, {"etag": tag}, hint=hint)
 
 

@@ -63,8 +63,12 @@ class BrowserSignIn:
         sessions: BrowserSessions,
         log: Log,
     ) -> None:
-        self._settings, self._bind, self._directory, self._jwts = settings, bind, directory, jwts
-        self._sessions, self._log = sessions, log
+        self._settings = settings
+        self._bind = bind
+        self._directory = directory
+        self._jwts = jwts
+        self._sessions = sessions
+        self._log = log
 
     def routes(self) -> Iterator[Route]:
         yield Route(SIGN_IN_PATH, self.start)
@@ -107,7 +111,8 @@ class BrowserSignIn:
 
     async def finish(self, request: Request) -> Response:
         """Check the answer of the issuer and send the browser to the admin UI with a one-time code, or a reason."""
-        state, base_url = request.query_params.get("state", ""), ""
+        state = request.query_params.get("state", "")
+        base_url = ""
         try:
             facts, is_bound = await anyio.to_thread.run_sync(self._sessions.end_sign_in, state, request.headers)
             base_url = "" if facts is None else facts["base_url"]
@@ -149,7 +154,8 @@ class BrowserSignIn:
             raise _SignInFailed("failed", error.message) from None
 
     async def _request_id_token(self, pending: _PendingSignIn, metadata: IssuerMetadata, code: str) -> str:
-        entry, headers = pending.entry, {}
+        entry = pending.entry
+        headers = {}
         fields = {
             "grant_type": "authorization_code",
             "code": code[:MAX_PARAMETER_CHARS],
@@ -170,7 +176,8 @@ class BrowserSignIn:
         return id_token
 
     async def _check_id_token(self, pending: _PendingSignIn, id_token: str) -> RequestCredential:
-        entry, client_id = pending.entry, pending.entry.client_id or ""
+        entry = pending.entry
+        client_id = pending.entry.client_id or ""
         claims = await self._jwts.verify(id_token, entry.issuer, entry.algorithms, [client_id])
         nonce = claims.get("nonce")
         if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), pending.nonce.encode()):

@@ -41,7 +41,8 @@ class ConnectionLimiter:
     def __init__(
         self, max_connections: int = MAX_CONNECTIONS, max_per_address: int = MAX_CONNECTIONS_PER_ADDRESS
     ) -> None:
-        self._max_connections, self._max_per_address = max_connections, max_per_address
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address
         self._addresses: Counter[str] = Counter()
         self._all: dict[TimeoutProtocol, None] = {}  # in order of arrival
         self.rejected: set[TimeoutProtocol] = set()
@@ -100,7 +101,8 @@ class TransferRate:
         if now - self.since < WINDOW_SECONDS:
             return False
         is_slow = transferred - self.start < MIN_BYTES
-        self.since, self.start = now, transferred
+        self.since = now
+        self.start = transferred
         return is_slow
 
 
@@ -109,7 +111,9 @@ class TimeoutProtocol(H11Protocol):
 
     def __init__(self, *args: Any, limiter: ConnectionLimiter, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._limiter, self._received, self._is_rejected = limiter, 0, False
+        self._limiter = limiter
+        self._received = 0
+        self._is_rejected = False
         self._received_before = 0  # the last response was complete
         self._body_rate: TransferRate | None = None
         self._response_rate: TransferRate | None = None
@@ -235,7 +239,8 @@ class TimeoutProtocol(H11Protocol):
 
 def render_raw(error: ApiError) -> bytes:
     """Return the error as a raw HTTP response, for connections without a request."""
-    status, body = error.status, bytes(error.response.body)
+    status = error.status
+    body = bytes(error.response.body)
     fields = {
         b"content-type": b"application/json",
         b"content-length": str(len(body)).encode(),

@@ -26,7 +26,8 @@ from onetool.util.token_ids import includes_scope
 from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_NAME_CHARS = 64
-PROGRESS_KEYS, PROTOCOL = {"progress_token", "progressToken"}, "io.modelcontextprotocol/"
+PROGRESS_KEYS = {"progress_token", "progressToken"}
+PROTOCOL = "io.modelcontextprotocol/"
 
 
 @dataclass(eq=False, slots=True)
@@ -99,7 +100,8 @@ def note_client(app: OneTool, context: Any) -> LocalClient | None:
     """Record the client of the daemon that made this request, and return it."""
     client = current_client.get(None)
     if client is not None:
-        client.name, client.last_call = client_name(context)[:MAX_NAME_CHARS], time.time()
+        client.name = client_name(context)[:MAX_NAME_CHARS]
+        client.last_call = time.time()
         client.agent = get_agent(app, context)
     return client
 

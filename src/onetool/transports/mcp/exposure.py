@@ -59,7 +59,8 @@ class Exposure:
         Decided once, from cached lists of servers, and again only if a reload changes the setting.
         """
         if self._modes != (modes := self._list_modes()):
-            self._modes, self._chosen = modes, {}
+            self._modes = modes
+            self._chosen = {}
         if (chosen := self._chosen.get(session)) is not None:
             return chosen
         if not any(self._list_packs("auto")):
@@ -71,7 +72,8 @@ class Exposure:
         return self._chosen.setdefault(session, chosen)
 
     def _choose(self, caller: ToolContext) -> frozenset[str]:
-        found, tokens = [], 0
+        found = []
+        tokens = 0
         for tool in self._find_tools("auto", caller):
             definition = build_definition(tool.short_name, tool)
             tokens += count_tokens(definition.model_dump(by_alias=True, mode="json", exclude_none=True))

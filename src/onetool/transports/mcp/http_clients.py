@@ -38,11 +38,14 @@ class HttpClients:
 
     def note(self, request: Any, name: str, agent: str) -> None:
         """Record a request."""
-        state, session = request.scope.get("state", {}), request.headers.get(SESSION_HEADER)
-        actor, now = str(state.get("actor", "")), self._clock()
+        state = request.scope.get("state", {})
+        session = request.headers.get(SESSION_HEADER)
+        actor = str(state.get("actor", ""))
+        now = self._clock()
         key = session or f"{state.get('token_id', '')}/{agent}/{name}"
         client = self._known.pop(key, None) or HttpClient(_identify(key), session, agent, actor, now, now)
-        client.name, client.last_call = name or client.name, now
+        client.name = name or client.name
+        client.last_call = now
         self._known[key] = client  # the latest is the last
         if len(self._known) > MAX_CLIENTS:
             self._known.pop(next(iter(self._known)))

@@ -23,7 +23,8 @@ async def cut_large_result(
 
     Structured content stays if the tool declares a schema for it, because clients validate it.
     """
-    limit, blocks = app.settings.output.max_inline_size, answer.get("content") or []
+    limit = app.settings.output.max_inline_size
+    blocks = answer.get("content") or []
     text = "\n".join(block["text"] for block in blocks if block.get("type") == "text")
     data = text.encode("utf-8", "replace")
     if not limit or len(data) <= limit:
@@ -57,7 +58,8 @@ async def _store(
         stored = await anyio.to_thread.run_sync(put)
     except ToolError as error:
         return f"the result has {len(text)} characters and cannot be stored: {error.message}", []
-    handle, uri = stored["handle"], f"{RESULT}{stored['handle']}"
+    handle = stored["handle"]
+    uri = f"{RESULT}{stored['handle']}"
     link = types.ResourceLink(
         type="resource_link", name=f"result of {tool.name}", uri=uri, mime_type="text/plain", size=stored["size_bytes"]
     )

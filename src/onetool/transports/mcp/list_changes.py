@@ -48,7 +48,8 @@ class ChangeNotifier:
     def notify_all(self, what: str, uri: str = "") -> None:
         """Notify listening clients and the sessions of older protocols."""
         self.publish(what, uri)
-        method, params = event_to_notification(_event(what, uri), {}).method, {"uri": uri} if uri else None
+        method = event_to_notification(_event(what, uri), {}).method
+        params = {"uri": uri} if uri else None
         for session in self._sessions:
             if what != "resource" or uri in session.state[SUBSCRIPTIONS]:
                 self._tasks.start(session.notify(method, params))

@@ -30,7 +30,8 @@ LEVEL = "onetool/log_level"  # key in the state of a session
 DEFAULT_LEVEL = "info"
 RELAYED_CAPABILITIES = ("sampling", "elicitation", "roots")
 PENDING_PREFIX = "onetool-kept:"  # prefix of the id of a pending call
-PENDING_SECONDS, MAX_PENDING = 600.0, 1000
+PENDING_SECONDS = 600.0
+MAX_PENDING = 1000
 MAX_UNSENT_LOGS = 100
 FLUSH_SECONDS = 1.0
 MIN_PROGRESS = 0.001  # between two messages without a number
@@ -45,7 +46,8 @@ class ClientRelay:
     """The pending calls of all clients."""
 
     def __init__(self, max_pending: int = MAX_PENDING, restore: Restore | None = None) -> None:
-        self._max_pending, self._restore = max_pending, restore
+        self._max_pending = max_pending
+        self._restore = restore
         self._pending: dict[str, _Conversation] = {}
 
     async def run(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
@@ -96,13 +98,15 @@ class _Conversation:
     """One call of a client of the 2026 protocol, over several requests."""
 
     def __init__(self, context: Any, params: Any, call: Call, has_room: Callable[[], bool]) -> None:
-        self._context, self._has_room = context, has_room
+        self._context = context
+        self._has_room = has_room
         self.relay = create_relay(context, self._ask)
         self.relay.log = self._send_log
         if self.relay.progress is not None:
             self.relay.progress = self._report_progress
         self.relay.takes_questions = True
-        self.relay.input_responses, self.relay.request_state = params.input_responses, params.request_state
+        self.relay.input_responses = params.input_responses
+        self.relay.request_state = params.request_state
         self._waiting: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
         self._has_asked = asyncio.Event()
         self._task: asyncio.Future[Any] = asyncio.ensure_future(call(self.relay))
@@ -125,7 +129,8 @@ class _Conversation:
 
     def resume(self, context: Any, answers: Any) -> None:
         """Continue with the answers received; missing ones are asked again."""
-        self._context, self.relay.resume_with = context, ""
+        self._context = context
+        self.relay.resume_with = ""
         for key in self._waiting.keys() & answers.keys():
             _, answer = self._waiting.pop(key)
             if not answer.done():
@@ -168,7 +173,9 @@ class ClientMessages:
     """
 
     def __init__(self, relay: Relay, redact: Redactor, tool: str) -> None:
-        self._relay, self._redact, self._tool = relay, redact, tool
+        self._relay = relay
+        self._redact = redact
+        self._tool = tool
         self._loop = asyncio.get_running_loop()
         self._progress: tuple[float, float | None, str] | None = None
         self._logs: deque[types.LoggingMessageNotificationParams] = deque(maxlen=MAX_UNSENT_LOGS)
@@ -227,7 +234,8 @@ class ClientMessages:
             while self._progress is not None or self._logs:
                 while self._logs:
                     await self._relay.log(self._logs.popleft())
-                latest, self._progress = self._progress, None
+                latest = self._progress
+                self._progress = None
                 if latest is not None and self._relay.progress is not None:
                     await self._relay.progress(*latest)
 

@@ -23,8 +23,12 @@ from onetool.transports.mcp.exposed_tools import ExposedTools
 from onetool.transports.mcp.large_results import RESULT, read_result
 from onetool.util.text import did_you_mean
 
-SCHEME, TOOLS, TOOL = "ot://", "ot://tools", "ot://tool/"
-MARKDOWN, YAML, TEXT = "text/markdown", "application/yaml", "text/plain"
+SCHEME = "ot://"
+TOOLS = "ot://tools"
+TOOL = "ot://tool/"
+MARKDOWN = "text/markdown"
+YAML = "application/yaml"
+TEXT = "text/plain"
 PAGE_SIZE = 500
 MAX_URI_CHARS = 200
 PROMPT = """\
@@ -40,7 +44,8 @@ Item = TypeVar("Item")
 
 class ToolResources:
     def __init__(self, app: OneTool, exposed: ExposedTools) -> None:
-        self._app, self._exposed = app, exposed
+        self._app = app
+        self._exposed = exposed
 
     async def list_all(self, context: Any, params: Any) -> types.ListResourcesResult:
         """List the tool list, then each tool, page by page. The last page has the resources of exposed servers."""
@@ -113,7 +118,8 @@ class ToolResources:
 
 class SnippetPrompts:
     def __init__(self, app: OneTool, exposed: ExposedTools) -> None:
-        self._app, self._exposed = app, exposed
+        self._app = app
+        self._exposed = exposed
 
     async def list_all(self, context: Any, params: Any) -> types.ListPromptsResult:
         snippets = self._app.settings.snippets
@@ -127,7 +133,8 @@ class SnippetPrompts:
     async def get(self, context: Any, params: types.GetPromptRequestParams) -> Any:
         if (answer := await self._exposed.prompt(context, params)) is not None:
             return answer
-        snippets, name = self._app.settings.snippets, params.name.removeprefix("$")
+        snippets = self._app.settings.snippets
+        name = params.name.removeprefix("$")
         try:
             code = await anyio.to_thread.run_sync(expand_call, name, dict(params.arguments or {}), snippets)
         except ToolError as error:

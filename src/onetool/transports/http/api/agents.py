@@ -44,13 +44,17 @@ MAX_CHECKED_TOOLS = 20_000
 
 class AgentHandlers:
     def __init__(self, api: Api, edits: SettingsEdits, catalog: ToolCatalog) -> None:
-        self._api, self._edits, self._catalog = api, edits, catalog
+        self._api = api
+        self._edits = edits
+        self._catalog = catalog
 
     def operations(self) -> Iterator[Operation]:
-        one, missing = f"{ROOT}/{{name}}", ("not_found",)
+        one = f"{ROOT}/{{name}}"
+        missing = ("not_found",)
         listed = {200: ResponseSpec("The agents that the caller may see", AgentList)}
         yield Operation("GET", ROOT, self.list_agents, "List agents and their permissions", listed)
-        details, edited = {200: ResponseSpec("The agent", AgentDetails)}, {200: ResponseSpec("The change", EditResult)}
+        details = {200: ResponseSpec("The agent", AgentDetails)}
+        edited = {200: ResponseSpec("The change", EditResult)}
         yield Operation("GET", one, self.show, "Get an agent", details, errors=missing)
         options = {"errors": (*EDIT_ERRORS, "read_only"), "is_conditional": True}
         summary = "Create an agent or change its settings"
@@ -58,11 +62,13 @@ class AgentHandlers:
         yield Operation("DELETE", one, self.remove, "Remove an agent", edited, EditQuery, **options)  # type: ignore[arg-type]
         tools = {200: ResponseSpec("The tools and the decisions about them", AgentTools)}
         summary = "List what an agent may call"
-        query, path = AgentToolsQuery, f"{one}/tools"
+        query = AgentToolsQuery
+        path = f"{one}/tools"
         yield Operation("GET", path, self.list_tools, summary, tools, query, errors=missing)
         summary = "List what an agent could call with other settings"
         yield Operation("POST", path, self.preview_tools, summary, tools, query, AgentDraft, errors=missing)
-        checked, summary = {200: ResponseSpec("The decision", ToolVerdict)}, "Check whether an agent may make a call"
+        checked = {200: ResponseSpec("The decision", ToolVerdict)}
+        summary = "Check whether an agent may make a call"
         yield Operation("POST", f"{one}/check", self.check, summary, checked, body=CallCheck, errors=missing)
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -99,11 +105,9 @@ class AgentHandlers:
 
     def _name(self, request: Request) -> str:
         """Return the name of an agent that exists and that the caller may see."""
-        name, visible, known = (
-            str(request.path_params["name"]),
-            _require_visible(request),
-            self._api.app.settings.agents,
-        )
+        name = str(request.path_params["name"])
+        visible = _require_visible(request)
+        known = self._api.app.settings.agents
         if name not in known or visible not in {None, name}:
             listed = ", ".join(agent for agent in known if visible in {None, agent})
             raise ApiError("not_found", f"no agent named {name!r}", {"name": name}, hint=f"agents: {listed}")
@@ -187,7 +191,8 @@ def _to_values(agent: Agent) -> JsonObject:
 def _select(verdicts: Iterator[Verdict], query: AgentToolsQuery) -> AgentTools:
     """Return the first matching tools, and count them, up to a limit that a request can afford."""
     found = list(islice(verdicts, MAX_CHECKED_TOOLS + 1))
-    matching, is_complete = found[:MAX_CHECKED_TOOLS], len(found) <= MAX_CHECKED_TOOLS
+    matching = found[:MAX_CHECKED_TOOLS]
+    is_complete = len(found) <= MAX_CHECKED_TOOLS
     counts = Counter[str](verdict.decision for verdict in matching)
     chosen = [verdict for verdict in matching if query.decision in {"", verdict.decision}]
     tools = [ToolVerdict(**verdict._asdict()) for verdict in chosen[: query.page_size]]

@@ -40,8 +40,10 @@ class ApprovalHandlers:
         media = events.describe_stream("approvals, at first and after each change; endless")
         waiting = {200: ResponseSpec("Runs whose calls wait", ApprovalList, media)}
         yield Operation("GET", ROOT, self.list_approvals, "List calls that wait for approval", waiting)
-        path, decided = f"{ROOT}/{{runID}}", {200: ResponseSpec("The decided calls", DecisionResponse)}
-        summary, errors = "Approve or reject calls of a run", ("not_found", "not_waiting")
+        path = f"{ROOT}/{{runID}}"
+        decided = {200: ResponseSpec("The decided calls", DecisionResponse)}
+        summary = "Approve or reject calls of a run"
+        errors = ("not_found", "not_waiting")
         yield Operation("POST", path, self.decide, summary, decided, body=DecisionRequest, errors=errors)
 
     async def list_approvals(self, request: Request) -> Response:
@@ -57,12 +59,14 @@ class ApprovalHandlers:
 
     async def _stream(self, feed: Feed) -> None:
         """Send the list at first and after each change, of this process or of others."""
-        version, sent = -1, None
+        version = -1
+        sent = None
         while True:
             store = self._api.app.stores.runs
             current = await self._api.run_in_thread(store.version)
             if current != version or sent is None:
-                version, found = current, await self._api.run_in_thread(self._list_waiting)
+                version = current
+                found = await self._api.run_in_thread(self._list_waiting)
                 if found != sent:
                     sent = found
                     feed.put("approvals", self._api.to_json(found))

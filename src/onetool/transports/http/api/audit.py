@@ -33,7 +33,8 @@ class AuditHandlers:
         records = {200: ResponseSpec("Records, newest first", AuditList)}
         yield Operation("GET", ROOT, self.list_records, "List the audit log", records, AuditPageQuery)
         lines = {200: ResponseSpec("Records, newest first, one per line", media={JSON_LINES: TEXT})}
-        path, summary = f"{ROOT}/export", "Export the audit log as JSON Lines"
+        path = f"{ROOT}/export"
+        summary = "Export the audit log as JSON Lines"
         yield Operation("GET", path, self.export, summary, lines, AuditQuery)
 
     async def list_records(self, request: Request) -> Response:

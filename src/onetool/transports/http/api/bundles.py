@@ -39,7 +39,8 @@ DELETED = {204: ResponseSpec("Deleted")}
 
 class BundleHandlers:
     def __init__(self, api: Api) -> None:
-        self._api, self._app = api, api.app
+        self._api = api
+        self._app = api.app
 
     def operations(self) -> Iterator[Operation]:
         for operation in (*self._bundle_operations(), *self._tool_operations(), *self._search_operations()):
@@ -65,22 +66,19 @@ class BundleHandlers:
         )
 
     def _tool_operations(self) -> Iterator[Operation]:
-        one, put = (
-            {200: ResponseSpec("The tool", models.StoredToolView)},
-            {201: ResponseSpec("The tool was created", models.StoredToolView)},
-        )
+        one = {200: ResponseSpec("The tool", models.StoredToolView)}
+        put = {201: ResponseSpec("The tool was created", models.StoredToolView)}
         yield Operation("GET", TOOL, self.get_tool, "Get a tool", one, errors=READ_TOOL_ERRORS, has_etag=True)
-        summary, errors = (
-            "Create a tool version; versions are never replaced",
-            (*TOOL_ERRORS, "bundle_disabled", "duplicate"),
-        )
+        summary = "Create a tool version; versions are never replaced"
+        errors = (*TOOL_ERRORS, "bundle_disabled", "duplicate")
         yield Operation("PUT", TOOL, self.put_tool, summary, put, body=models.ToolBody, errors=errors)
         summary = "Enable or disable a tool"
         yield Operation(
             "PATCH", TOOL, self.patch_tool, summary, one, body=Switch, errors=(*TOOL_ERRORS, "bundle_disabled")
         )
         yield Operation("DELETE", TOOL, self.delete_tool, "Permanently delete a tool", DELETED, errors=TOOL_ERRORS)
-        path, outcome = f"{TOOL}/invoke", {200: OUTCOME}
+        path = f"{TOOL}/invoke"
+        outcome = {200: OUTCOME}
         yield Operation("POST", path, self.invoke, "Call a tool", outcome, body=models.Call, errors=CALL_ERRORS)
 
     def _search_operations(self) -> Iterator[Operation]:
@@ -118,7 +116,8 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def put(facts: Facts) -> Response:
-            bundle_id, draft = _bundle_id(request), body.data()
+            bundle_id = _bundle_id(request)
+            draft = body.data()
 
             def list_bundle_names(current: Bundle | StoredTool | None) -> list[str]:
                 return [bundle_id, str(draft["slug"]), *_list_names(current)]
@@ -143,7 +142,8 @@ class BundleHandlers:
         body = await RequestBody.from_request(request)
 
         def patch(facts: Facts) -> Response:
-            switch, check = body.data(), self._build_check(request, body, _list_names)
+            switch = body.data()
+            check = self._build_check(request, body, _list_names)
             bundle = self._store.set_bundle_enabled(_bundle_id(request), switch, check)
             identity.mark_disabled(request, self._app, _list_names(bundle), on=bundle.is_enabled)
             facts.update(action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug])
@@ -194,7 +194,8 @@ class BundleHandlers:
             tool = self._store.set_tool_enabled(*_tool_path(request), body.data(), check)
             marks = list_marks(self._store, [tool], on=tool.is_enabled)
             identity.mark_disabled(request, self._app, marks, on=tool.is_enabled)
-            action, name = f"tool.{'enabled' if tool.is_enabled else 'disabled'}", self._app.bundles.tool_name(tool)
+            action = f"tool.{'enabled' if tool.is_enabled else 'disabled'}"
+            name = self._app.bundles.tool_name(tool)
             facts.update(action=action, names=[name])
             return tool
 

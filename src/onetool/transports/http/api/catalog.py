@@ -143,7 +143,8 @@ class ToolCatalog:
 
     async def search(self, query: str, context: ToolContext) -> list[Tool]:
         for _ in range(MAX_SEARCHES):
-            version, hits = self._app.registry.version, await self._app.search(query, MAX_SEARCHED)
+            version = self._app.registry.version
+            hits = await self._app.search(query, MAX_SEARCHED)
             found = await anyio.to_thread.run_sync(self.merge_hits, query, hits, context)
             if self._app.registry.version == version:
                 break
@@ -154,7 +155,9 @@ class CatalogFilter:
     """A filter for tools. None matches everything."""
 
     def __init__(self, pack: str | None, kind: str | None, is_enabled: bool | None) -> None:
-        self.pack, self.kind, self.is_enabled = python_name(pack) if pack else None, kind, is_enabled
+        self.pack = python_name(pack) if pack else None
+        self.kind = kind
+        self.is_enabled = is_enabled
         self.includes_stored = kind in {None, "bundle"}
 
     def matches_entry(self, tool: Tool | RegistryEntry) -> bool:

@@ -19,7 +19,8 @@ POLL_SECONDS = 0.5
 
 class ChangeHandlers:
     def __init__(self, api: Api, catalog: ToolCatalog) -> None:
-        self._api, self._catalog = api, catalog
+        self._api = api
+        self._catalog = catalog
 
     def operations(self) -> Iterator[Operation]:
         description = "Events: start, then changed after each change, with the version of the tools; endless"

@@ -24,12 +24,14 @@ CHANGE = "clients"  # in the stream of events
 
 class ClientHandlers:
     def __init__(self, api: Api, mcp: McpEndpoint) -> None:
-        self._api, self._mcp = api, mcp
+        self._api = api
+        self._mcp = mcp
 
     def operations(self) -> Iterator[Operation]:
         clients = {200: ResponseSpec("Connected clients", ConnectedClientList)}
         yield Operation("GET", ROOT, self.list_clients, "List connected clients", clients)
-        path, ended = f"{ROOT}/{{clientID}}", {200: ResponseSpec("The client was disconnected", DisconnectedClient)}
+        path = f"{ROOT}/{{clientID}}"
+        ended = {200: ResponseSpec("The client was disconnected", DisconnectedClient)}
         errors = ("not_found", "not_connected")
         yield Operation("DELETE", path, self.disconnect, "Disconnect a client", ended, errors=errors)
 
@@ -46,10 +48,8 @@ class ClientHandlers:
         return [_describe_local(client) for client in status.get("clients", ())]
 
     async def disconnect(self, request: Request) -> Response:
-        by, wanted = (
-            identity.require_scope(request, SCOPE, "disconnecting clients"),
-            str(request.path_params["clientID"]),
-        )
+        by = identity.require_scope(request, SCOPE, "disconnecting clients")
+        wanted = str(request.path_params["clientID"])
         client = next((each for each in self._mcp.list_clients() if each.id == wanted), None)
         local = next((each for each in await self._list_local() if each.id == wanted), None) if client is None else None
         found = client or local

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from onetool.transports.http.models import ApiModel
 
 T = TypeVar("T")
-READERS, WRITERS = 16, 8  # separate, because writers may wait for another process and readers never do
+# separate, because writers may wait for another process and readers never do
+READERS = 16
+WRITERS = 8
 SMALL_BYTES = 16 << 10  # parsing a smaller body is faster than starting a thread
 
 
@@ -53,7 +55,8 @@ class Api:
         The block updates the yielded facts with what it changed.
         """
         self.check_change(request)
-        state, names = request.scope["state"], map(str, request.path_params.values())
+        state = request.scope["state"]
+        names = map(str, request.path_params.values())
         agent = "owner" if state["agent"] is None else f"agent {state['agent']}"
         counted = "" if identity.has_scope(request, "admin") else get_agent(request.scope)
         source = {"actor": state.get(ACTOR) or agent, "transport": "http", "agent": counted}

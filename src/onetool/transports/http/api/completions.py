@@ -23,15 +23,18 @@ MAX_SIGNATURE_CHARS = 400
 
 class CompletionHandlers:
     def __init__(self, api: Api, catalog: ToolCatalog) -> None:
-        self._api, self._catalog = api, catalog
+        self._api = api
+        self._catalog = catalog
 
     def operations(self) -> Iterator[Operation]:
         found = {200: ResponseSpec(f"Up to {MAX_NAMES} names, sorted", CompletionList)}
-        summary, errors = "Complete the name of a pack or a tool", ("permission_denied",)
+        summary = "Complete the name of a pack or a tool"
+        errors = ("permission_denied",)
         yield Operation("GET", PATH, self.complete, summary, found, CompletionsQuery, errors=errors)
 
     async def complete(self, request: Request) -> Response:
-        prefix, context = CompletionsQuery.of(request).prefix, identity.build_context(request, self._api.app)
+        prefix = CompletionsQuery.of(request).prefix
+        context = identity.build_context(request, self._api.app)
         await self._catalog.refresh()
         return await self._api.run_in_thread(lambda: self._api.respond(self._find(prefix, context)))
 
@@ -42,7 +45,8 @@ class CompletionHandlers:
         return CompletionList(completions=completions[:MAX_NAMES], is_complete=len(completions) <= MAX_NAMES)
 
     def _find_packs(self, prefix: str, context: ToolContext) -> Iterator[NameCompletion]:
-        app, start = self._api.app, prefix.casefold()
+        app = self._api.app
+        start = prefix.casefold()
         names = {python_name(tool.pack) for tool in self._catalog.list_registered(context) if tool.enabled}
         names |= set(app.bundles.pack_names)
         for name in sorted(names):

@@ -44,7 +44,8 @@ def wants_events(request: Request) -> bool:
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of the work. Cancel it if the client disconnects."""
-    working, disconnecting = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request.receive))
+    working = asyncio.ensure_future(work)
+    disconnecting = asyncio.ensure_future(_wait_for_disconnect(request.receive))
     try:
         await asyncio.wait((working, disconnecting), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -62,7 +63,8 @@ class Feed:
         self._events: deque[Event] = deque()
         self._progress: Any = None
         self._printed = self._omitted = 0  # waiting and omitted characters
-        self._changed, self._is_empty = asyncio.Event(), asyncio.Event()
+        self._changed = asyncio.Event()
+        self._is_empty = asyncio.Event()
         self._end = asyncio.Event()
 
     @property
@@ -112,14 +114,16 @@ class Feed:
         return list(self._drain())
 
     def _drain(self) -> Iterator[Event]:
-        progress, self._progress = self._progress, None
+        progress = self._progress
+        self._progress = None
         if progress is not None:
             yield "progress", progress
         while self._events:
             event, data = self._events.popleft()
             yield (event, self._join_output(data)) if event == "output" else (event, data)
         if self._omitted:
-            omitted, self._omitted = self._omitted, 0
+            omitted = self._omitted
+            self._omitted = 0
             yield "output", {"text": OMITTED.format(omitted)}
 
     def _join_output(self, printed: str) -> dict[str, str]:
@@ -135,7 +139,8 @@ class EventStream(Response):
 
     def __init__(self, work: Callable[[Feed], Awaitable[None]], *, ends_with_server: bool = False) -> None:
         super().__init__()
-        self._work, self._ends_with_server = work, ends_with_server
+        self._work = work
+        self._ends_with_server = ends_with_server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
@@ -147,7 +152,8 @@ class EventStream(Response):
         waiting = [asyncio.ensure_future(each) for each in (self._send_all(scope, receive, send), *ending)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            is_gone, is_stopping = waiting[1].done(), not any(task.done() for task in waiting[:2])
+            is_gone = waiting[1].done()
+            is_stopping = not any(task.done() for task in waiting[:2])
             if waiting[0].done() and not is_gone:
                 waiting[0].result()
         finally:

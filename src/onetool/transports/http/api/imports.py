@@ -46,10 +46,8 @@ class ImportHandlers:
             200: ResponseSpec("The updated bundle, or the difference, and the remaining steps", ImportedBundle),
             201: ResponseSpec("The new bundle and the remaining steps", ImportedBundle),
         }
-        summary, errors = (
-            "Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)",
-            ("permission_denied", "slug_taken"),
-        )
+        summary = "Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)"
+        errors = ("permission_denied", "slug_taken")
         path = "/api/import"
         yield Operation(
             "POST",
@@ -62,10 +60,8 @@ class ImportHandlers:
             errors=errors,
             is_conditional=True,
         )
-        path, exported = (
-            "/api/bundles/{bundleID}/export",
-            {200: ResponseSpec("ZIP archive", media={ZIP: BYTES})},
-        )
+        path = "/api/bundles/{bundleID}/export"
+        exported = {200: ResponseSpec("ZIP archive", media={ZIP: BYTES})}
         yield Operation(
             "GET", path, self.export_bundle, "Export a bundle as a ZIP archive", exported, errors=("not_found",)
         )
@@ -91,7 +87,8 @@ class ImportHandlers:
 
     async def _fetch(self, request: Request, url: str) -> bytes:
         """Fetch a document with the client of the tools, which reaches allowed hosts only."""
-        app, context = self._api.app, identity.build_context(request, self._api.app)
+        app = self._api.app
+        context = identity.build_context(request, self._api.app)
         is_agent = request.scope["state"]["agent"] is not None
         if is_agent and Permission.NETWORK not in context.permissions:
             message = f"agent '{context.agent_id}' may not fetch documents: it lacks the permission 'network'"
@@ -149,7 +146,8 @@ class ImportHandlers:
 
     async def export_bundle(self, request: Request) -> Response:
         self._api.check_settings()
-        bundle_id, context = str(request.path_params["bundleID"]), identity.build_context(request, self._api.app)
+        bundle_id = str(request.path_params["bundleID"])
+        context = identity.build_context(request, self._api.app)
         await self._api.app.bundles.refresh()
         slug, packed, secrets = await self._api.run_in_thread(lambda: self._export(bundle_id, context))
         name = f"attachment; filename=\"bundle.zip\"; filename*=UTF-8''{quote(slug, safe='')}.zip"

@@ -28,12 +28,15 @@ OWN_PACK = "ot"
 
 class PackHandlers:
     def __init__(self, api: Api, catalog: ToolCatalog) -> None:
-        self._api, self._catalog = api, catalog
+        self._api = api
+        self._catalog = catalog
 
     def operations(self) -> Iterator[Operation]:
-        packs, pack = {200: ResponseSpec("All packs", PackList)}, {200: ResponseSpec("The pack", PackInfo)}
+        packs = {200: ResponseSpec("All packs", PackList)}
+        pack = {200: ResponseSpec("The pack", PackInfo)}
         yield Operation("GET", ROOT, self.list_packs, "List all packs", packs, errors=("permission_denied",))
-        path, errors = f"{ROOT}/{{name}}", ("not_found", "permission_denied")
+        path = f"{ROOT}/{{name}}"
+        errors = ("not_found", "permission_denied")
         yield Operation("GET", path, self.get_pack, "Get a pack", pack, errors=errors, has_etag=True)
         summary = "Enable or disable a pack"
         yield Operation("PATCH", path, self.patch_pack, summary, pack, body=Switch, errors=ERRORS, is_conditional=True)
@@ -46,7 +49,8 @@ class PackHandlers:
         return conditional_response(self._api.to_json(await self._find_pack(request)), request.headers)
 
     async def patch_pack(self, request: Request) -> Response:
-        body, app = await RequestBody.from_request(request), self._api.app
+        body = await RequestBody.from_request(request)
+        app = self._api.app
         async with self._api.changing(request, "pack.patch") as facts, self._api.switch_lock:
             pack = await self._find_pack(request)
             on = (await self._api.read(body, Switch.of)).is_enabled
@@ -73,10 +77,8 @@ class PackHandlers:
 
     async def _find_pack(self, request: Request) -> PackInfo:
         """Return the pack with this name or Python name."""
-        name, packs = (
-            str(request.path_params["name"]),
-            await self._visible_packs(identity.build_context(request, self._api.app)),
-        )
+        name = str(request.path_params["name"])
+        packs = await self._visible_packs(identity.build_context(request, self._api.app))
         found = packs.get(name) or next((pack for pack in packs.values() if python_name(pack.name) == name), None)
         if found is None:
             raise ApiError("not_found", f"no pack {name!r}", {"name": name}, hint="list packs with GET /api/packs")
@@ -119,7 +121,9 @@ class PackHandlers:
             packs[bundle.slug] = PackInfo(name=bundle.slug, kind="bundle", source=f"bundle:{bundle.slug}")
         pack = packs.get(bundle.slug)
         if pack is not None and pack.kind == "bundle":
-            pack.bundle_id, pack.is_enabled, pack.description = bundle.id, bundle.is_enabled, bundle.description
+            pack.bundle_id = bundle.id
+            pack.is_enabled = bundle.is_enabled
+            pack.description = bundle.description
 
     def _packs_with_tools(self, context: ToolContext) -> dict[str, PackInfo]:
         """Return the packs of the tools that the agent may call, with their tool counts."""
@@ -146,10 +150,8 @@ class PackHandlers:
                 pack.problem = _to_finding(session.problem) if session.failure else None
             elif pack.kind == "extension" and not pack.state:
                 problem = app.extensions.failures.get(pack.name)
-                pack.state, pack.problem = (
-                    app.extensions.states.get(pack.name) or "",
-                    _to_finding(problem) if problem else None,
-                )
+                pack.state = app.extensions.states.get(pack.name) or ""
+                pack.problem = _to_finding(problem) if problem else None
 
 
 def _to_finding(problem: Problem) -> Finding:

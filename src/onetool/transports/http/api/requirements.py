@@ -28,10 +28,12 @@ HOST = re.compile(r"[\w.:\[\]-]+")  # no references such as ${NAME}
 
 class RequirementHandlers:
     def __init__(self, api: Api, edits: SettingsEdits) -> None:
-        self._api, self._edits = api, edits
+        self._api = api
+        self._edits = edits
 
     def operations(self) -> Iterator[Operation]:
-        result, errors = {200: ResponseSpec("What was added", RequirementsResult)}, ("read_only", "duplicate")
+        result = {200: ResponseSpec("What was added", RequirementsResult)}
+        errors = ("read_only", "duplicate")
         summary = "Allow hosts and store secrets of imported tools"
         yield Operation("POST", PATH, self.add, summary, result, body=RequirementsBody, errors=errors)
 
@@ -55,7 +57,8 @@ class RequirementHandlers:
         return self._api.respond(result)
 
     def _reject_known(self, secrets: Mapping[str, str], editor: SettingsEditor) -> None:
-        missing, stored = self._api.app.bundles.list_missing_secrets(secrets), editor.list_secrets()
+        missing = self._api.app.bundles.list_missing_secrets(secrets)
+        stored = editor.list_secrets()
         for name in secrets:
             if name in stored or name not in missing:
                 hint = f"onetool secret set {name}"

@@ -31,14 +31,17 @@ class ResultHandlers:
         self._api = api
 
     def operations(self) -> Iterator[Operation]:
-        path, window = "/api/results/{handle}", {200: ResponseSpec("Part of the result", ResultWindow)}
-        summary, errors = "Read part of a stored result", ("not_found",)
+        path = "/api/results/{handle}"
+        window = {200: ResponseSpec("Part of the result", ResultWindow)}
+        summary = "Read part of a stored result"
+        errors = ("not_found",)
         yield Operation("GET", path, self.window, summary, window, WindowQuery, errors=errors)
         content = {200: ResponseSpec("File content", media=dict.fromkeys(("image/*", "audio/*", OTHER), BYTES))}
         yield Operation("GET", "/api/media/{handle}", self.media, "Get an image or audio file", content, errors=errors)
 
     async def window(self, request: Request) -> Response:
-        query, handle = WindowQuery.of(request), str(request.path_params["handle"])
+        query = WindowQuery.of(request)
+        handle = str(request.path_params["handle"])
         limit = min(query.limit, MAX_CHARACTERS if query.unit == "chars" else MAX_LINES)
 
         def read() -> Response:

@@ -36,22 +36,26 @@ from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 
 ROOT = "/api/servers"
-READ, MANAGE = "approve", "admin"
+READ = "approve"
+MANAGE = "admin"
 START_SECONDS = 60.0
 MAX_DESCRIPTION_CHARS = 500
 
 
 class ServerHandlers:
     def __init__(self, api: Api, edits: SettingsEdits) -> None:
-        self._api, self._edits = api, edits
+        self._api = api
+        self._edits = edits
 
     def operations(self) -> Iterator[Operation]:
-        one, edited = f"{ROOT}/{{name}}", {200: ResponseSpec("The change", EditResult)}
+        one = f"{ROOT}/{{name}}"
+        edited = {200: ResponseSpec("The change", EditResult)}
         listed = {200: ResponseSpec("The configured servers", ServerList)}
         yield Operation("GET", ROOT, self.list_servers, "List upstream servers and their states", listed)
         details = {200: ResponseSpec("The server", ServerDetails)}
         yield Operation("GET", one, self.show, "Get an upstream server", details, errors=("not_found",))
-        summary, errors = "Add upstream servers", (*EDIT_ERRORS, "read_only")
+        summary = "Add upstream servers"
+        errors = (*EDIT_ERRORS, "read_only")
         yield Operation("POST", ROOT, self.add, summary, edited, EditQuery, ServerAddition, errors)
         options = {"errors": errors, "is_conditional": True}
         summary = "Change the settings of an upstream server"
@@ -104,7 +108,8 @@ class ServerHandlers:
             await self._upstream(name).main.load_cached()
 
     def _describe(self, name: str, item: SettingsItem) -> ServerStatus:
-        server, upstream = self._api.app.settings.servers[name], self._api.app.servers.upstream(name)
+        server = self._api.app.settings.servers[name]
+        upstream = self._api.app.servers.upstream(name)
         tools = upstream.tools
         changed, new = tools.differences
         changes = [PinChange(tool=tool, kind="changed", difference=text) for tool, text in changed.items()]
@@ -124,7 +129,8 @@ class ServerHandlers:
         )
 
     def _name(self, request: Request) -> str:
-        name, known = str(request.path_params["name"]), self._api.app.settings.servers
+        name = str(request.path_params["name"])
+        known = self._api.app.settings.servers
         if name not in known:
             hint = f"configured servers: {', '.join(known) or 'none'}"
             raise ApiError("not_found", f"no server named {name!r}", {"name": name}, hint=hint)
@@ -161,7 +167,8 @@ class ServerHandlers:
 
     async def _begin(self, request: Request, action: str, purpose: str) -> str:
         """Return the name of the server, and record what is about to be done."""
-        actor, name = identity.require_scope(request, MANAGE, purpose), self._name(request)
+        actor = identity.require_scope(request, MANAGE, purpose)
+        name = self._name(request)
         self._api.app.audit.change(action, [name], actor=actor, transport="http")
         return name
 
@@ -175,7 +182,8 @@ class ServerHandlers:
         body = await self._api.read(await RequestBody.from_request(request), ServerAddition.parse)
         if (body.text is None) == (body.settings is None) or (body.settings is None) != (body.name is None):
             raise ApiError("invalid", "expected either `text`, or `name` and `settings`")
-        app, planned = self._api.app, list[PlannedServers]()
+        app = self._api.app
+        planned = list[PlannedServers]()
 
         def plan(editor: SettingsEditor) -> PlannedEdit:
             changes = ServerChanges(editor, app.directories, app.environment)

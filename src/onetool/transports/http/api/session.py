@@ -20,12 +20,15 @@ PATH = SESSION_PATH
 
 class SessionHandlers:
     def __init__(self, api: Api, sessions: BrowserSessions) -> None:
-        self._api, self._sessions = api, sessions
+        self._api = api
+        self._sessions = sessions
 
     def operations(self) -> Iterator[Operation]:
-        summary, session = "Sign in to the admin UI", {200: ResponseSpec("The session, as a cookie", Session)}
+        summary = "Sign in to the admin UI"
+        session = {200: ResponseSpec("The session, as a cookie", Session)}
         yield Operation("POST", PATH, self.sign_in, summary, session, body=SignIn)
-        summary, status = "Get who is signed in", {200: ResponseSpec("The caller, and where to sign in", SessionStatus)}
+        summary = "Get who is signed in"
+        status = {200: ResponseSpec("The caller, and where to sign in", SessionStatus)}
         yield Operation("GET", PATH, self.show, summary, status)
         yield Operation("DELETE", PATH, self.sign_out, "Sign out", {204: ResponseSpec("The session has ended")})
 

@@ -59,8 +59,10 @@ class SignInHandlers:
     def operations(self) -> Iterator[Operation]:
         listed = {200: ResponseSpec("The servers that can be signed in to", ServerSignInList)}
         yield Operation("GET", ROOT, self.list_sign_ins, "List servers and whether the agent is signed in", listed)
-        path, started = f"{ROOT}/{{name}}", {200: ResponseSpec("The URL at which a person signs in", SignInStarted)}
-        summary, errors = "Start to sign in to a server", ("not_found",)
+        path = f"{ROOT}/{{name}}"
+        started = {200: ResponseSpec("The URL at which a person signs in", SignInStarted)}
+        summary = "Start to sign in to a server"
+        errors = ("not_found",)
         yield Operation("POST", path, self.start, summary, started, body=SignInRequest, errors=errors)
         ended = {200: ResponseSpec("Whether there was a sign-in", SignOut)}
         yield Operation("DELETE", path, self.sign_out, "Sign out of a server", ended, SignOutQuery, errors=errors)
@@ -70,7 +72,9 @@ class SignInHandlers:
 
     async def list_sign_ins(self, request: Request) -> Response:
         identity.require_scope(request, SCOPE, "reading sign-ins")
-        app, agent, found = self._api.app, get_agent(request.scope), list[ServerSignIn]()
+        app = self._api.app
+        agent = get_agent(request.scope)
+        found = list[ServerSignIn]()
         for name, server in app.settings.servers.items():
             target = make_server_target(name, server)
             if target is None or target.is_machine:
@@ -133,7 +137,8 @@ class SignInHandlers:
 
     async def _list_tools(self, identity: Identity) -> None:
         """List the tools, which a server may show only after a sign-in. If it is slow, the next call lists them."""
-        app, name = self._api.app, identity.target.name
+        app = self._api.app
+        name = identity.target.name
         if name in app.settings.servers and app.settings.servers[name].enabled:
             with anyio.move_on_after(LIST_SECONDS), contextlib.suppress(ToolError):
                 await app.servers.upstream(name).list_as(identity)

@@ -54,13 +54,15 @@ class StatsHandlers:
         health = {200: ResponseSpec("Current health", Health)}
         yield Operation("GET", "/api/health", self.health, "Get the health of all components", health)
         fixed = {200: ResponseSpec("What was done", FixResponse)}
-        summary, codes = "Make a fix that a finding of the health offers", ("not_found",)
+        summary = "Make a fix that a finding of the health offers"
+        codes = ("not_found",)
         yield Operation("POST", "/api/health/fixes", self.fix, summary, fixed, body=FixRequest, errors=codes)
         ready = {200: ResponseSpec("The server can run code", media={"text/plain": TEXT})}
         yield Operation("GET", "/readyz", self.ready, "Check that the server can run code", ready)
 
     async def stats(self, request: Request) -> Response:
-        query, agent = StatisticsQuery.of(request), identity.visible_agent(request)
+        query = StatisticsQuery.of(request)
+        agent = identity.visible_agent(request)
         try:
             return await self._api.run_in_thread(lambda: self._api.respond(self._summary(query, agent)))
         except StorageError:  # written by a newer OneTool
@@ -74,11 +76,13 @@ class StatsHandlers:
         name = app.registry.aliases.get(query.tool, query.tool) or None
         round_trip_ms = app.settings.stats.round_trip_ms
         values = summarize(app.stores.recorder.database, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
-        enabled, problem = app.settings.stats.enabled, app.stores.recorder.problem or ""
+        enabled = app.settings.stats.enabled
+        problem = app.stores.recorder.problem or ""
         return Statistics.model_validate({**values, "is_enabled": enabled, "problem": problem})
 
     async def spending(self, request: Request) -> Response:
-        query, visible = SpendingQuery.of(request), identity.visible_runs(request)
+        query = SpendingQuery.of(request)
+        visible = identity.visible_runs(request)
         if query.month and not MONTH.fullmatch(query.month):
             raise ApiError("invalid", f"month: {query.month!r} is not a month, such as 2027-01", {"parameter": "month"})
         rows = list[Spending]()
@@ -88,7 +92,8 @@ class StatsHandlers:
         return self._api.respond(SpendingList(spending=[_build_spending(row) for row in rows]))
 
     async def errors(self, request: Request) -> Response:
-        visible, groups = identity.visible_runs(request), list[FailureGroup]()
+        visible = identity.visible_runs(request)
+        groups = list[FailureGroup]()
         for stores in list_stores(self._api, sees_all=visible["agent"] is None):
             groups += await read(self._api, stores, history.list_failures, *visible.values()) or ()
         found = sorted(groups, key=lambda group: -group.last)
@@ -114,7 +119,8 @@ class StatsHandlers:
 
     async def ready(self, _request: Request) -> Response:
         """Report readiness. This route is public: the reasons contain no private data."""
-        app, reasons = self._api.app, []
+        app = self._api.app
+        reasons = []
         if app.config_error is not None:
             reasons.append("invalid configuration (see GET /api/health)")
         if app.stores.problem is not None:

@@ -58,21 +58,26 @@ MAX_PREFIX_CHARS = 40  # characters of a name in a page token, which must stay s
 
 class ToolHandlers:
     def __init__(self, api: Api, catalog: ToolCatalog) -> None:
-        self._api, self._catalog = api, catalog
+        self._api = api
+        self._catalog = catalog
         self._tokens: dict[Path, PageTokens] = {}  # by key file
 
     def operations(self) -> Iterator[Operation]:
         page = {200: ResponseSpec("A page of tools; with q, best matches first", ToolPage)}
-        summary, errors = "List or search tools of every kind", ("permission_denied",)
+        summary = "List or search tools of every kind"
+        errors = ("permission_denied",)
         yield Operation("GET", ROOT, self.list_tools, summary, page, ToolsQuery, errors=errors)
         details = {200: ResponseSpec("The tool with all details", ToolDetails)}
-        summary, codes = "Get a tool with all details", ("not_found", *errors)
+        summary = "Get a tool with all details"
+        codes = ("not_found", *errors)
         yield Operation("GET", TOOL, self.get_tool, summary, details, errors=codes, has_etag=True)
-        line, summary = {200: ResponseSpec("The tool", ToolLine)}, "Enable or disable a tool of any kind"
+        line = {200: ResponseSpec("The tool", ToolLine)}
+        summary = "Enable or disable a tool of any kind"
         yield Operation(
             "PATCH", TOOL, self.patch_tool, summary, line, body=Switch, errors=PATCH_ERRORS, is_conditional=True
         )
-        path, summary = f"{TOOL}/call", "Call a tool of any kind"
+        path = f"{TOOL}/call"
+        summary = "Call a tool of any kind"
         yield Operation("POST", path, self.call, summary, {200: OUTCOME}, body=Call, errors=CALL_ERRORS)
 
     # --- a list ------------------------------------------------------------------------------------------------
@@ -88,7 +93,8 @@ class ToolHandlers:
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None, version: str) -> ToolPage:
         tokens = PageTokens(partial(self._api.app.stores.load_key, "pages"))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
-        place, size = tokens.read(query.page_token or None, pinned), query.page_size
+        place = tokens.read(query.page_token or None, pinned)
+        size = query.page_size
         criteria = CatalogFilter(query.pack, query.kind, query.is_enabled)
         if found is not None:
             tools = list(filter(criteria.matches_tool, found))
@@ -97,7 +103,8 @@ class ToolHandlers:
                 prefix, digest, number = place
                 ranks = (rank for rank, tool in enumerate(tools, 1) if tool.name.startswith(prefix))
                 start = next((rank for rank in ranks if _digest(tools[rank - 1].name) == digest), number)
-            selected, total = tools[start : start + size + 1], len(tools)
+            selected = tools[start : start + size + 1]
+            total = len(tools)
         else:
             selected, start, total = self._page_by_name(context, criteria, place, size)
         unlisted = self._list_unlisted(context)
@@ -134,7 +141,8 @@ class ToolHandlers:
         )
 
     def _details(self, request: Request, tool: Tool) -> JsonObject:
-        stores, agent = self._api.app.stores, identity.visible_agent(request)
+        stores = self._api.app.stores
+        agent = identity.visible_agent(request)
         stores.recorder.flush()  # include calls that just ended
         details = ToolDetails(
             **_common_fields(tool),
@@ -174,9 +182,11 @@ class ToolHandlers:
     # --- enabling and disabling ------------------------------------------------------------------------------------
 
     async def patch_tool(self, request: Request) -> Response:
-        body, app = await RequestBody.from_request(request), self._api.app
+        body = await RequestBody.from_request(request)
+        app = self._api.app
         async with self._api.changing(request, "tool.patch") as facts, self._api.switch_lock:
-            context, name = identity.build_context(request, app), _get_name(request)
+            context = identity.build_context(request, app)
+            name = _get_name(request)
             tool = await self._catalog.find(name, context)
             on = (await self._api.read(body, Switch.of)).is_enabled
             if tool.pack in app.disabled_names:
