@@ -137,7 +137,9 @@ class ProjectsProxy:
     def path(self, name: str) -> ProjectPath:
         """Return the directory of a project by name."""
         if name not in self._projects:
-            raise AttributeError(f"proj has no {name!r}. Functions: path, list. Projects: {self._join_names()}.")
+            raise AttributeError(
+                f"proj has no {name!r}. Functions: path, list. Projects: {', '.join(self.list()) or 'none'}."
+            )
         return ProjectPath(self._projects[name], self._call)
 
     def list(self) -> builtins.list[str]:
@@ -149,9 +151,6 @@ class ProjectsProxy:
             raise AttributeError(name)
         matches = (project for project in self._projects if _attribute_name(project) == name)
         return self.path(name if name in self._projects else next(matches, name))
-
-    def _join_names(self) -> str:
-        return ", ".join(self.list()) or "none"
 
     def __dir__(self) -> builtins.list[str]:
         return ["path", "list", *map(_attribute_name, self.list())]

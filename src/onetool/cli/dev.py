@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from onetool.app import OneTool
-    from onetool.core.tool import Tool
 
 POLL_SECONDS = 0.3
 
@@ -59,16 +58,12 @@ async def _show_pack(app: "OneTool", file: "Path", shown: dict[str, object], *, 
     for tool in find_tools(app, extension):
         definition = (tool.description, tool.returns, tool.example, dict(tool.input.json))
         if shown.get(tool.name) != definition:
-            print(f"{await _get_help(app, tool)}\n")
+            result = await app.bus.call_tool("ot.help", {"query": tool.name}, app.context())
+            print(f"{app.redact(str(result.unwrap()))}\n")
         shown[tool.name] = definition
     report = await check_pack(app, extension, effects=effects)
     report.print(app.redact)
     return report.is_ok
-
-
-async def _get_help(app: "OneTool", tool: "Tool") -> str:
-    result = await app.bus.call_tool("ot.help", {"query": tool.name}, app.context())
-    return app.redact(str(result.unwrap()))
 
 
 # --- changes --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ FILE`, or run `onetool trust FILE` before.
 """
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from onetool import paths
 from onetool.cli import settings_file
 from onetool.cli.connect import next_step
-from onetool.cli.options import add_destination, add_json, choose_stream, find_command_directories
+from onetool.cli.options import add_destination, add_json, choose_stream, find_command_directories, print_json
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.trust import require_file_trust, require_trust
 from onetool.clients import text_files, yaml_edit
@@ -34,11 +33,11 @@ from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChange
 from onetool.errors import ToolError
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
-    from onetool_child.json_types import JsonObject
 
 QUESTION = "Which tools does {server} have in OneTool?"
 
@@ -126,7 +125,10 @@ def _import_servers(options: argparse.Namespace) -> int:
     if plan.result.servers and not options.dry_run:
         with settings_file.open_locked(directories), _recording(plan, diff, directories):
             done = _apply(plan, directory, directories)
-    print(_render_json(plan, diff, done) if options.json else _render_text(plan, diff, done, options))
+    if options.json:
+        print_json(_to_json(plan, diff, done))
+    else:
+        print(_render_text(plan, diff, done, options))
     if plan.result.servers and not options.dry_run and not options.json:
         for note in find_sign_in_notes(directories, plan.result.servers):
             print(note)
@@ -247,8 +249,8 @@ def _write(before: text_files.TextFile, text: str) -> str:
     return f"Wrote {before.path}" + (f" (backup: {backup.name})" if backup else "")
 
 
-def _render_json(plan: ImportPlan, diff: str, done: list[str]) -> str:
-    data: JsonObject = {
+def _to_json(plan: ImportPlan, diff: str, done: list[str]) -> JsonObject:
+    return {
         "file": str(plan.config.path),
         "servers": list(plan.result.servers),
         "secrets": list(plan.result.secrets),
@@ -257,7 +259,6 @@ def _render_json(plan: ImportPlan, diff: str, done: list[str]) -> str:
         "done": done,
         "diff": diff,
     }
-    return json.dumps(data, indent=2, ensure_ascii=False)
 
 
 def _render_text(plan: ImportPlan, diff: str, done: list[str], options: argparse.Namespace) -> str:

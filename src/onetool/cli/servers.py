@@ -71,7 +71,8 @@ async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespa
     tools = upstream.tools
     changes = {**tools.differences.changed, **tools.differences.new}
     if not options.json:
-        print(_describe_changes(options.server, changes))
+        differences = [f"{options.server}.{tool}:\n{difference}" for tool, difference in changes.items()]
+        print("\n\n".join(differences) or f"{options.server}: no changes.")
     confirm = partial(_confirm_claims, journal, tools.claims, options)
     accepts_hints = bool(tools.claims) and await anyio.to_thread.run_sync(confirm, abandon_on_cancel=True)
     await app.servers.accept(options.server, digest(tools.definitions), accepts_hints=accepts_hints)
@@ -208,9 +209,3 @@ def _render_server(server: JsonMapping) -> str:
         hint = f"not signed in: onetool login {server['name']}{account}{agent}"
         lines.append(f"  {label}: {f'signed in{user}{expiry}' if each['signed_in'] else hint}")
     return "\n".join(lines)
-
-
-def _describe_changes(server: str, changed: Mapping[str, str]) -> str:
-    """Return the differences, so that the user sees what is accepted."""
-    differences = (f"{server}.{tool}:\n{difference}" for tool, difference in changed.items())
-    return "\n\n".join(differences) or f"{server}: no changes."

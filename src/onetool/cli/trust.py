@@ -180,7 +180,7 @@ def _make_review(facts: JsonMapping, changes: list[Change] | None) -> Review:
             data = _mapping(mask_secrets(content))
             agents[str(data.get("name") or Path(file).stem)] = data
     return Review(
-        _describe_servers(config.get("servers")),
+        {name: _describe_server(_mapping(server)) for name, server in _mapping(config.get("servers")).items()},
         {name: _describe_agent(_mapping(agent)) for name, agent in agents.items()},
         list(facts[EXTENSIONS]),
         _list_values({key: value for key, value in config.items() if key not in {"servers", "agents"}}),
@@ -204,10 +204,6 @@ def mask_secrets(value: Any, name: str = "") -> Any:
 
 def _mapping(value: Any) -> JsonMapping:
     return value if isinstance(value, dict) else {}
-
-
-def _describe_servers(servers: Any) -> dict[str, Lines]:
-    return {name: _describe_server(_mapping(server)) for name, server in _mapping(mask_secrets(servers)).items()}
 
 
 def _describe_server(server: JsonMapping) -> Lines:

@@ -557,14 +557,9 @@ def _build_parameter(argument: ast.arg, default: ast.expr | None, kind: Any, sco
     return inspect.Parameter(argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value)
 
 
-def type_from_source(node: ast.expr, scope: Scope | None = None) -> Any:
-    """Return the type of an annotation; `Any` if it cannot be resolved."""
-    return (scope or Scope()).resolve(node)
-
-
 def make_output_schema(returns: ast.expr | None, scope: Scope | None = None) -> Schema | None:
     """Return the schema of a return annotation in source code; see `schema_of_returns`."""
-    return None if returns is None else schema_of_returns(type_from_source(returns, scope))
+    return None if returns is None else schema_of_returns((scope or Scope()).resolve(returns))
 
 
 def schema_of_returns(kind: Any) -> Schema | None:

@@ -283,7 +283,13 @@ class StoredResults:
 
     def _missing_error(self, meta: Meta) -> ToolError:
         """Return the error for a result without content: it was evicted or has expired."""
-        return _expired_error(meta.handle) if self._clock() - meta.created > self._ttl else _evicted_error(meta.handle)
+        if self._clock() - meta.created > self._ttl:
+            return _expired_error(meta.handle)
+        return ToolError(
+            f"the result {meta.handle} was removed to make room for newer ones",
+            hint="run the call again, and use each result before storing many more",
+            reason="evicted",
+        )
 
 
 class ResultStore(StoredResults):
@@ -313,14 +319,6 @@ def _not_found_error(handle: object) -> ToolError:
     )
     advice = "Use the handle from the summary, or run the call again."
     return ToolError(f"Result not found: {quoted}. {advice}", reason="not_found")
-
-
-def _evicted_error(handle: str) -> ToolError:
-    return ToolError(
-        f"the result {handle} was removed to make room for newer ones",
-        hint="run the call again, and use each result before storing many more",
-        reason="evicted",
-    )
 
 
 def _expired_error(handle: str) -> ToolError:

@@ -119,8 +119,10 @@ def render_name(query: str, system: System, full: bool, snippets: Snippets) -> s
         return render_pack(pack, system, with_url=True, full=full)
     if entry is None:
         name = query.removeprefix("$")
-        found = None if query.startswith("$") else _render_alias(query, system, full=full)
-        if (text := found or render_snippet(name, snippets)) is not None or query.startswith("$"):
+        text = None if query.startswith("$") else _render_alias(query, system, full=full)
+        if text is None and name in snippets:
+            text = describe(name, snippets[name], snippets)
+        if text is not None or query.startswith("$"):
             return text
         entry = registry.find_folded(query)
     return None if entry is None else render_tool(entry, system, full=full)
@@ -196,10 +198,6 @@ def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
 def pack_facts(pack: str, registry: Registry) -> JsonObject:
     kinds = [source.describe_kind(pack) for source in registry.find_sources(pack)]
     return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
-
-
-def render_snippet(name: str, snippets: Snippets) -> str | None:
-    return describe(name, snippets[name], snippets) if name in snippets else None
 
 
 def render_hits(

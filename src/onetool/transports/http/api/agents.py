@@ -32,7 +32,6 @@ from onetool.transports.http.api.catalog import ToolCatalog
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition, merge_patch
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -119,7 +118,7 @@ class AgentHandlers:
         return await self._list_tools(request, PermissionCheck(self._api.app, self._name(request)))
 
     async def preview_tools(self, request: Request) -> Response:
-        body = await self._api.read(await RequestBody.from_request(request), AgentDraft.parse)
+        body = await self._api.parse(request, AgentDraft.parse)
         return await self._list_tools(request, await self._check_draft(request, body.settings))
 
     async def _list_tools(self, request: Request, check: PermissionCheck) -> Response:
@@ -130,7 +129,7 @@ class AgentHandlers:
         return await self._api.run_in_thread(lambda: self._api.respond(_select(check.list_tools(query.q), query)))
 
     async def check(self, request: Request) -> Response:
-        body = await self._api.read(await RequestBody.from_request(request), CallCheck.parse)
+        body = await self._api.parse(request, CallCheck.parse)
         check = await self._check_draft(request, body.settings)
         verdict = await check.check_call(parse_call(body.call))
         return self._api.respond(ToolVerdict(**verdict._asdict()))
@@ -149,7 +148,7 @@ class AgentHandlers:
 
     async def change(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "changing agents")
-        body = await self._api.read(await RequestBody.from_request(request), SettingsPatch.parse)
+        body = await self._api.parse(request, SettingsPatch.parse)
         name = str(request.path_params["name"])
 
         def plan(editor: SettingsEditor) -> PlannedEdit:

@@ -19,7 +19,6 @@ from onetool.transports.http.api import events
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import (
     ApprovalList,
     DecisionRequest,
@@ -75,7 +74,7 @@ class ApprovalHandlers:
 
     async def decide(self, request: Request) -> Response:
         by = identity.require_scope(request, SCOPE, "approving calls")
-        body = await self._api.read(await RequestBody.from_request(request), DecisionRequest.parse)
+        body = await self._api.parse(request, DecisionRequest.parse)
         run_id = str(request.path_params["runID"])
         try:
             numbers = await self._apply(run_id, body, by)

@@ -36,17 +36,13 @@ class Api:
     app: OneTool
     live_runs: LiveRuns
     list_neighbors: Callable[[], Sequence[OneTool]] = tuple  # other applications of this process
-    _readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
+    readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
     _writers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, WRITERS))
 
     switch_lock: anyio.Lock = field(default_factory=anyio.Lock)  # serializes precondition and change
 
-    @property
-    def readers(self) -> anyio.CapacityLimiter:
-        return self._readers
-
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, limiter=self._readers)
+        return await anyio.to_thread.run_sync(work, limiter=self.readers)
 
     @asynccontextmanager
     async def changing(self, request: Request, action: str) -> AsyncIterator[Facts]:
@@ -73,6 +69,10 @@ class Api:
         if len(body.content) <= SMALL_BYTES:
             return parse(body.data())
         return await self.run_in_thread(lambda: parse(body.data()))
+
+    async def parse(self, request: Request, parse: Callable[[JsonMapping], T]) -> T:
+        """Read and parse the body of a request."""
+        return await self.read(await RequestBody.from_request(request), parse)
 
     def to_json(self, model: "ApiModel") -> JsonObject:
         """Return the model as JSON with secrets redacted."""

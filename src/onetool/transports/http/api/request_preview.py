@@ -12,7 +12,6 @@ from onetool.errors import ArgumentError
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import PreviewBody, RequestView
 from onetool.transports.http.routing import Operation, ResponseSpec
 
@@ -30,7 +29,7 @@ class PreviewHandlers:
 
     async def preview(self, request: Request) -> Response:
         identity.require_write_permission(request, self._api.app)
-        body = await self._api.read(await RequestBody.from_request(request), PreviewBody.parse)
+        body = await self._api.parse(request, PreviewBody.parse)
         return await self._api.run_in_thread(lambda: self._api.respond(_build(body)))
 
 

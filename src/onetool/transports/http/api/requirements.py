@@ -18,7 +18,6 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.settings import HOSTS_KEY
 from onetool.transports.http.api.settings_edits import SettingsEdits
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import RequirementsBody, RequirementsResult
 from onetool.transports.http.routing import Operation, ResponseSpec
 
@@ -39,7 +38,7 @@ class RequirementHandlers:
 
     async def add(self, request: Request) -> Response:
         identity.require_scope(request, "admin", "allowing hosts and storing secrets")
-        body = await self._api.read(await RequestBody.from_request(request), RequirementsBody.parse)
+        body = await self._api.parse(request, RequirementsBody.parse)
         _check_names(body)
         uses = [use.to_use() for use in body.secret_uses]
 

@@ -31,7 +31,6 @@ from onetool.transports.http.admin_models import (
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition, merge_patch
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
 
@@ -156,7 +155,7 @@ class ServerHandlers:
 
     async def accept(self, request: Request) -> Response:
         name = await self._begin(request, "server.accept", "accepting changed tools")
-        body = await self._api.read(await RequestBody.from_request(request), PinAcceptance.parse)
+        body = await self._api.parse(request, PinAcceptance.parse)
         try:
             accepted = await self._api.app.servers.accept(name, body.digest, accepts_hints=True)
         except DefinitionsChanged as error:
@@ -179,7 +178,7 @@ class ServerHandlers:
 
     async def add(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "adding servers")
-        body = await self._api.read(await RequestBody.from_request(request), ServerAddition.parse)
+        body = await self._api.parse(request, ServerAddition.parse)
         if (body.text is None) == (body.settings is None) or (body.settings is None) != (body.name is None):
             raise ApiError("invalid", "expected either `text`, or `name` and `settings`")
         app = self._api.app
@@ -199,7 +198,7 @@ class ServerHandlers:
 
     async def change(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "changing servers")
-        body = await self._api.read(await RequestBody.from_request(request), SettingsPatch.parse)
+        body = await self._api.parse(request, SettingsPatch.parse)
         name = self._name(request)
 
         def plan(editor: SettingsEditor) -> PlannedEdit:

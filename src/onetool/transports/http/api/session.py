@@ -9,7 +9,6 @@ from starlette.responses import Response
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.auth import ACTOR, SCOPE, SESSION_PATH, SIGN_IN_PATH
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import Session, SessionStatus, SignIn, SignInOption
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
@@ -43,7 +42,7 @@ class SessionHandlers:
 
     async def sign_in(self, request: Request) -> Response:
         """Exchange a one-time code for a session."""
-        body = await self._api.read(await RequestBody.from_request(request), SignIn.parse)
+        body = await self._api.parse(request, SignIn.parse)
         is_local = request.scope["state"]["agent"] is None
         # A local browser uses plain HTTP, also if the server has a public URL. Some browsers then drop a secure cookie.
         is_secure = not is_local and (self._api.app.settings.auth.public_url or "").startswith("https://")

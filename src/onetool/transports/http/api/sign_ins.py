@@ -24,7 +24,6 @@ from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.auth import get_agent
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import (
     ServerSignIn,
     ServerSignInList,
@@ -88,7 +87,7 @@ class SignInHandlers:
 
     async def start(self, request: Request) -> Response:
         by = identity.require_scope(request, SCOPE, "signing in to servers")
-        body = await self._api.read(await RequestBody.from_request(request), SignInRequest.parse)
+        body = await self._api.parse(request, SignInRequest.parse)
         wanted = await self._identify(request, body.account)
         app = self._api.app
         redirect = f"{app.sign_ins.public_url or _read_local_url(request)}{CALLBACK_PATH}"

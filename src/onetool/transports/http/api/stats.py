@@ -18,7 +18,6 @@ from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.recorded_runs import list_stores, read
 from onetool.transports.http.errors import ApiError, camel_case
-from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import ApiModel, Health, Statistics, StatisticsQuery
 from onetool.transports.http.record_models import (
     ErrorGroup,
@@ -105,7 +104,7 @@ class StatsHandlers:
 
     async def fix(self, request: Request) -> Response:
         by = identity.require_scope(request, "admin", "making fixes")
-        wanted = (await self._api.read(await RequestBody.from_request(request), FixRequest.parse)).fix
+        wanted = (await self._api.parse(request, FixRequest.parse)).fix
         findings = (await self._api.app.health())["findings"]
         if wanted not in {finding.get("fix") for finding in findings}:
             raise ApiError("not_found", "no finding offers this fix; it may have been made already")
