@@ -66,7 +66,7 @@ async def call_tools(app: OneTool) -> None:
 
 
 async def main(url: str) -> None:
-    sign_ins.CLIENT_PATH = CLIENT_DOCUMENT  # type: ignore[misc]  # the scenario has a fixed URL
+    sign_ins.CLIENT_PATH = CLIENT_DOCUMENT  # the scenario has a fixed URL
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     has_proof = not {"client_secret", "private_key_pem"}.isdisjoint(context)
     issuer = await find_issuer(url) if has_proof else ""

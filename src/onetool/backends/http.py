@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -38,20 +38,21 @@ from onetool.net import HostRules, Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
 from onetool.net.retry_after import parse_retry_after
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl, HttpRequest, HttpStep, OAuthFlow, StepResponseOptions
     from onetool.config.model import Http
     from onetool.state.storage import CallRates, MediaStorage
 
-MAX_URL_CHARS: Final = 65_536  # the limit of the HTTP library
-MAX_BODY_CHARS: Final = 2_000  # of the body of an error response
-MAX_MESSAGE_CHARS: Final = 200
-MAX_SCANNED_BYTES: Final = 65_536  # of an error response; a secret in the shown part is never cut in two
-STREAM_GRACE_SECONDS: Final = 1.0  # for closing a stream after its time is over
-RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
-FIRST_PAUSE_SECONDS: Final = 0.25  # doubled each time
-MAX_PAUSE_SECONDS: Final = 10.0
+MAX_URL_CHARS = 65_536  # the limit of the HTTP library
+MAX_BODY_CHARS = 2_000  # of the body of an error response
+MAX_MESSAGE_CHARS = 200
+MAX_SCANNED_BYTES = 65_536  # of an error response; a secret in the shown part is never cut in two
+STREAM_GRACE_SECONDS = 1.0  # for closing a stream after its time is over
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+FIRST_PAUSE_SECONDS = 0.25  # doubled each time
+MAX_PAUSE_SECONDS = 10.0
 # Returns the sign-in for an API: its endpoints, the origin that gets the token, and the caller.
 FindTokenSource = Callable[["OAuthFlow", str, ToolContext], "RenewableToken"]
 
@@ -86,7 +87,7 @@ class HttpBackend:
     def identify(self, _tool: Tool) -> Any:
         return self.impl.model_dump(mode="json", by_alias=True)
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         return await _Call(self, tool, args, context).run()
 
     @cached_property
@@ -103,7 +104,7 @@ class HttpBackend:
 class _Call:
     """One call of an HTTP tool."""
 
-    def __init__(self, backend: HttpBackend, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> None:
+    def __init__(self, backend: HttpBackend, tool: Tool, args: JsonMapping, context: ToolContext) -> None:
         self.backend = backend
         self.impl = backend.impl
         self.context = context
@@ -115,7 +116,7 @@ class _Call:
         self.max_bytes = min(self.impl.max_response_bytes or max_bytes, max_bytes)
         self.part: HttpRequest = self.impl.requests[0]  # that is being sent
         self.tokens: Mapping[str, str] = {}  # of a sign-in, by the names of the secrets that they stand for
-        self.steps: dict[str, Any] = {}
+        self.steps: JsonObject = {}
         self.events: EventCollector | None = None
         self.media = backend.media() if backend.media else None
         files = FileUploads(context, self.media, self.impl.max_request_bytes)
@@ -267,7 +268,7 @@ class _Call:
         max_bytes = self.settings.max_response_bytes
         return ResponseReader(options.mode, options.selector, self._make_redactor(), max_bytes, store)
 
-    async def _read_step(self, step: "HttpStep", response: Response) -> dict[str, Any]:
+    async def _read_step(self, step: "HttpStep", response: Response) -> JsonObject:
         """Return what later requests may use, such as a token. It contains none of the secrets sent so far."""
         reader = self._make_reader(step.response)
         body = await _run(partial(reader.read, response), is_slow=reader.is_slow(response))
@@ -291,7 +292,7 @@ class _Call:
         is_full = options.full is True if full is None else self.values.get(full) is True
         return {**reader.redactor.redact_data(read_headers(response)), "body": body} if is_full else body
 
-    def _save(self, path: str, redactor: ResponseRedactor, response: Response) -> dict[str, Any]:
+    def _save(self, path: str, redactor: ResponseRedactor, response: Response) -> JsonObject:
         saved = save_file(self.context, path, redactor.redact_bytes(response.body))
         return {**saved, "content_type": response.media_type or OTHER_TYPE}
 
@@ -305,7 +306,7 @@ class _Call:
             raise ArgumentError(f"{argument} is not the path of a file")
         return value
 
-    def _store_binary(self, content: bytes, media_type: str) -> dict[str, Any]:
+    def _store_binary(self, content: bytes, media_type: str) -> JsonObject:
         """Store a binary response and return its handle, in the form of the results of upstream servers."""
         assert self.media is not None
         media_type = media_type or OTHER_TYPE

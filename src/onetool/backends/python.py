@@ -7,7 +7,7 @@ as a date, a path or a model.
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import GenericAlias
 from typing import Any
@@ -21,6 +21,7 @@ from onetool.util.version import __version__
 from onetool_child.arguments import get_converter
 from onetool_child.error_report import report_error
 from onetool_child.interface import ItemReporter
+from onetool_child.json_types import JsonMapping
 from onetool_child.media import MAX_MEDIA, describe_media, find_media
 
 MAX_MEDIA_BYTES = 100 << 20
@@ -43,7 +44,7 @@ class PythonBackend:
         name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
         return [__version__, name, *([] if code is None else [code.co_code.hex(), code.co_names])]
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         converters = self._converters
         rest = self._rest_converter
         converted = {name: make(args[name]) for name, make in converters.items() if name in args}

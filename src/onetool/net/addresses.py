@@ -6,9 +6,8 @@ translated addresses. An IPv6 address that embeds an IPv4 address is public if t
 
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
 
-NON_PUBLIC_NETWORKS: Final = tuple(
+NON_PUBLIC_NETWORKS = tuple(
     map(
         ip_network,
         (
@@ -34,8 +33,8 @@ NON_PUBLIC_NETWORKS: Final = tuple(
         ),
     )
 )
-GLOBAL_IPV6: Final = IPv6Network("2000::/3")
-NAT64: Final = IPv6Network("64:ff9b::/96")
+GLOBAL_IPV6 = IPv6Network("2000::/3")
+NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def parse_address(text: str) -> IPv4Address | IPv6Address | None:

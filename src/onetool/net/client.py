@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
     from onetool.net.sender import Sender
     from onetool.net.transport import OwnPorts
 
-SENDER_MODULE: Final = "onetool.net.sender"
-MAX_REDIRECTS: Final = 10
-MAX_LOOKUPS: Final = 32
+SENDER_MODULE = "onetool.net.sender"
+MAX_REDIRECTS = 10
+MAX_LOOKUPS = 32
 
 
 class Net:
     """The HTTP client. `resolve` returns the addresses of a host, `own_ports` the ports of OneTool's own servers."""
 
     def __init__(self, rules: HostRules, *, resolve: Resolve | None = None, own_ports: "OwnPorts" = tuple) -> None:
-        self.rules, self._own_ports = rules, own_ports
+        self.rules = rules
+        self._own_ports = own_ports
         self._resolve = resolve or self._resolve_host
         self._lookup_limiter = anyio.CapacityLimiter(MAX_LOOKUPS)
         self._sender: Sender | None = None
-        self._requests, self._is_closed = 0, False
+        self._requests = 0
+        self._is_closed = False
 
     async def send(
         self,

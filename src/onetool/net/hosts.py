@@ -9,7 +9,7 @@ import json
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.core.context import ToolContext
 from onetool.errors import ConfigError, NetworkError
@@ -17,8 +17,8 @@ from onetool.net.addresses import is_public, parse_address
 from onetool.net.urls import Target, parse_target, split_host_port
 from onetool.util.text import quote
 
-HOSTS_PLACEHOLDER: Final = "HOSTS"
-PRIVATE_ADVICE: Final = "To allow private addresses, add this to onetool.yaml: http: {allowPrivateAddresses: true}"
+HOSTS_PLACEHOLDER = "HOSTS"
+PRIVATE_ADVICE = "To allow private addresses, add this to onetool.yaml: http: {allowPrivateAddresses: true}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,16 @@ import codecs
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 # Prefixes of the supported codecs. Other codecs of Python take quadratic time, or are not text encodings.
-CHARSET_PREFIXES: Final = (
+CHARSET_PREFIXES = (
     *("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp", "koi8", "mac-"),
     *("gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620"),
 )
-CHARSET_PATTERN: Final = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
+CHARSET_PATTERN = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
 # Every request of a tool has this header, so that a OneTool server recognizes it.
-OUTGOING_HEADER: Final = "OneTool-Outgoing"
-EVENT_STREAM: Final = "text/event-stream"
+OUTGOING_HEADER = "OneTool-Outgoing"
+EVENT_STREAM = "text/event-stream"
 # Reads the body of an event stream as far as it wants.
 ReadStream = Callable[[AsyncIterator[bytes]], Awaitable[None]]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # host and port -> addresses

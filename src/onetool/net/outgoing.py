@@ -6,7 +6,7 @@ Headers with credentials and request bodies are only sent to the origin (scheme,
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 from onetool.errors import ArgumentError, NetworkError
 from onetool.net.messages import OUTGOING_HEADER, Request
@@ -14,26 +14,26 @@ from onetool.net.urls import Target, parse_target
 from onetool.util.text import quote
 from onetool.util.version import __version__
 
-TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-FORBIDDEN_IN_VALUES: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-RESERVED_HEADERS: Final = frozenset(
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+FORBIDDEN_IN_VALUES = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+RESERVED_HEADERS = frozenset(
     {
         *("connection", "content-length", "expect", "host", "keep-alive"),
         *(OUTGOING_HEADER.lower(), "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-CREDENTIAL_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
-IDEMPOTENT_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-FORBIDDEN_METHODS: Final = frozenset({"CONNECT", "TRACE"})
-DEFAULT_HEADERS: Final = (
+CREDENTIAL_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
+IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+FORBIDDEN_METHODS = frozenset({"CONNECT", "TRACE"})
+DEFAULT_HEADERS = (
     ("Accept", "*/*"),
     ("Accept-Encoding", "gzip, deflate"),
     ("User-Agent", f"onetool/{__version__}"),
 )
-SEE_OTHER: Final = 303
-GET_REDIRECT_STATUSES: Final = frozenset({301, 302, SEE_OTHER})
-REDIRECT_STATUSES: Final = GET_REDIRECT_STATUSES | {307, 308}
-METHODS_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+SEE_OTHER = 303
+GET_REDIRECT_STATUSES = frozenset({301, 302, SEE_OTHER})
+REDIRECT_STATUSES = GET_REDIRECT_STATUSES | {307, 308}
+METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 HeaderPair = tuple[str, str]
 
 

@@ -6,14 +6,18 @@ bytes could keep the layers busy without producing output.
 
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from onetool.errors import NetworkError
 
-CHUNK_BYTES: Final = 1 << 18
-MAX_GZIP_MEMBERS: Final = 10_000  # empty members take time and never reach the size limit
-GZIP, ZLIB, RAW = zlib.MAX_WBITS | 16, zlib.MAX_WBITS, -zlib.MAX_WBITS
-ZLIB_METHOD, ZLIB_CHECK = 8, 31  # identify the two-byte header of a zlib stream
+CHUNK_BYTES = 1 << 18
+MAX_GZIP_MEMBERS = 10_000  # empty members take time and never reach the size limit
+GZIP = zlib.MAX_WBITS | 16
+ZLIB = zlib.MAX_WBITS
+RAW = -zlib.MAX_WBITS
+# identify the two-byte header of a zlib stream
+ZLIB_METHOD = 8
+ZLIB_CHECK = 31
 
 
 class Decoder(Protocol):
@@ -23,7 +27,8 @@ class Decoder(Protocol):
 
 async def read_body(stream: AsyncIterable[bytes], encodings: Sequence[str], limit: int) -> bytes:
     decoder = get_decoder(encodings)
-    body, received = bytearray(), 0
+    body = bytearray()
+    received = 0
     async for chunk in stream:
         received += len(chunk)
         for piece in decoder.feed(chunk):
@@ -41,7 +46,8 @@ async def decode_chunks(
     stream: AsyncIterable[bytes], encodings: Sequence[str], limit: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield the decompressed chunks of a stream, up to the limit; the rest is not read."""
-    decoder, total = get_decoder(encodings), 0
+    decoder = get_decoder(encodings)
+    total = 0
     async for chunk in stream:
         for piece in decoder.feed(chunk):
             yield piece[: limit - total]
@@ -106,11 +112,9 @@ class GzipDecoder:
                 self._is_finished = True
             data = self._member.unused_data
             if self._member.eof:
-                self._member, self._is_incomplete, self._member_count = (
-                    zlib.decompressobj(GZIP),
-                    False,
-                    self._member_count + 1,
-                )
+                self._member = zlib.decompressobj(GZIP)
+                self._is_incomplete = False
+                self._member_count = self._member_count + 1
                 if self._member_count > MAX_GZIP_MEMBERS:
                     raise _damaged_error()
 
@@ -152,7 +156,7 @@ def _inflate(decompressor: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
         data = decompressor.unconsumed_tail
 
 
-DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
+DECODERS: dict[str, Callable[[], Decoder]] = {
     "gzip": GzipDecoder,
     "x-gzip": GzipDecoder,
     "deflate": DeflateDecoder,

@@ -2,11 +2,10 @@
 
 import datetime as dt
 from email.utils import parsedate_to_datetime
-from typing import Final
 
 from onetool.net.messages import Response
 
-_MAX_DIGITS: Final = 9  # more digits would exceed any timeout
+_MAX_DIGITS = 9  # more digits would exceed any timeout
 
 
 def parse_retry_after(response: Response, now: dt.datetime | None = None) -> float:

@@ -7,7 +7,6 @@ import functools
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -23,9 +22,9 @@ from onetool.net.transport import OwnPorts
 from onetool.net.urls import Target
 from onetool.util.text import pluralize
 
-SWITCHING_PROTOCOLS: Final = 101
-SUCCESS: Final = 2  # the first digit of the status
-STATUSES_WITHOUT_BODY: Final = frozenset({204, 304})
+SWITCHING_PROTOCOLS = 101
+SUCCESS = 2  # the first digit of the status
+STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +56,21 @@ class Sender:
     """The connection pools of a client, and the loop that follows redirects."""
 
     def __init__(self, resolve: Resolve, own_ports: OwnPorts = tuple) -> None:
-        self._resolve, self._own_ports = resolve, own_ports
+        self._resolve = resolve
+        self._own_ports = own_ports
         self._pool_lock = anyio.Lock()
         self._pools: dict[tuple[str, str], httpcore2.AsyncConnectionPool] = {}
 
     async def close(self) -> None:
-        pools, self._pools = list(self._pools.values()), {}
+        pools = list(self._pools.values())
+        self._pools = {}
         with anyio.CancelScope(shield=True):
             for pool in pools:
                 await pool.aclose()
 
     async def send(self, outgoing: OutgoingRequest, limits: RequestLimits) -> Response:
-        started, redirects = time.perf_counter(), 0
+        started = time.perf_counter()
+        redirects = 0
         while True:
             limits.check_target(outgoing.target)
             try:
@@ -84,7 +86,8 @@ class Sender:
                 return replace(response, seconds=time.perf_counter() - started)
             if redirects == limits.max_redirects:
                 raise NetworkError(f"{outgoing.name}: more than {pluralize(redirects, 'redirect')}", reason="redirects")
-            outgoing, redirects = outgoing.redirect(response.status, location), redirects + 1
+            outgoing = outgoing.redirect(response.status, location)
+            redirects = redirects + 1
 
     async def _send_once(self, outgoing: OutgoingRequest, limits: RequestLimits) -> Response:
         """Send one request and read the response. The body of a redirect that is followed is not read."""

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -23,12 +23,12 @@ from onetool.net.messages import Resolve
 from onetool.net.outgoing import IDEMPOTENT_METHODS, OutgoingRequest
 
 OwnPorts = Callable[[], Collection[int]]  # of OneTool's own HTTP servers; it may block
-MAX_CONNECTIONS: Final = 256
-MAX_IDLE_CONNECTIONS: Final = 32
-IDLE_SECONDS: Final = 4.0  # many servers close idle connections after five
-CONNECT_SECONDS: Final = 5.0  # for an address that is not the last one to try
-HEADERS_TOO_LARGE: Final = 431
-MAX_ERROR_CHARS: Final = 300  # characters of an error that may repeat what a server sent
+MAX_CONNECTIONS = 256
+MAX_IDLE_CONNECTIONS = 32
+IDLE_SECONDS = 4.0  # many servers close idle connections after five
+CONNECT_SECONDS = 5.0  # for an address that is not the last one to try
+HEADERS_TOO_LARGE = 431
+MAX_ERROR_CHARS = 300  # characters of an error that may repeat what a server sent
 
 
 def open_pool(
@@ -49,7 +49,8 @@ async def send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) ->
 
     A server may close a kept connection just as it is reused. Idempotent requests are then sent again.
     """
-    target, content = request.target, request.content or b""
+    target = request.target
+    content = request.content or b""
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
     while True:
         events: set[str] = set()
@@ -74,7 +75,9 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
     """
 
     def __init__(self, resolve: Resolve, *, private_advice: str, own_ports: OwnPorts = tuple) -> None:
-        self._resolve, self._private_advice, self._own_ports = resolve, private_advice, own_ports
+        self._resolve = resolve
+        self._private_advice = private_advice
+        self._own_ports = own_ports
         self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(

@@ -6,7 +6,7 @@ Notations that only some programs read as an address are rejected.
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote_plus
 
 from onetool.errors import NetworkError
@@ -14,13 +14,13 @@ from onetool.net.addresses import parse_address
 from onetool.util.redact import REDACTED
 from onetool.util.text import quote
 
-DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-MAX_PORT: Final = 65535
-MAX_HOST_CHARS: Final = 253
-LABEL: Final = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
-HOST_NAME: Final = re.compile(rf"{LABEL}(\.{LABEL})*")
-ENDS_WITH_NUMBER: Final = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
-MAX_SHOWN_CHARS: Final = 100
+DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_PORT = 65535
+MAX_HOST_CHARS = 253
+LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
+HOST_NAME = re.compile(rf"{LABEL}(\.{LABEL})*")
+ENDS_WITH_NUMBER = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
+MAX_SHOWN_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ A failed sign-in must not raise here, because the SDK would close the connection
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Final
 
 import httpx2
 
@@ -14,9 +13,9 @@ from onetool.oauth.discovery import read_challenge
 from onetool.oauth.failures import record_failure
 from onetool.oauth.token_source import TokenSource
 
-UNAUTHORIZED: Final = 401
-FORBIDDEN: Final = 403
-MAX_SCOPE_CHARS: Final = 300
+UNAUTHORIZED = 401
+FORBIDDEN = 403
+MAX_SCOPE_CHARS = 300
 
 
 class BearerAuth(httpx2.Auth):
@@ -33,7 +32,8 @@ class BearerAuth(httpx2.Auth):
             token, error = await self._replace_token(token)
             if token:
                 response = yield _add_token(request, token)
-        identity, challenge = self._source.identity, response.headers.get("www-authenticate", "")
+        identity = self._source.identity
+        challenge = response.headers.get("www-authenticate", "")
         if response.status_code == UNAUTHORIZED and (token or error or identity.target.accepts_sign_in(challenge)):
             reason = f"{identity.label} rejected the token of the sign-in" if token else ""
             self._record(error or identity.require_sign_in(reason))

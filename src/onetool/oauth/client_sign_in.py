@@ -5,7 +5,6 @@ The callback is on loopback, so this is for clients on the same machine.
 
 from contextlib import nullcontext
 from functools import partial
-from typing import Final
 
 from onetool.core.context import ToolContext
 from onetool.errors import ToolError
@@ -13,8 +12,8 @@ from onetool.oauth.credential import Identity
 from onetool.oauth.loopback_callback import LoopbackCallback
 from onetool.oauth.sign_ins import SignIns
 
-ACCEPT: Final = "accept"
-WAIT_SECONDS: Final = 300.0  # for the person, after the client has shown the URL
+ACCEPT = "accept"
+WAIT_SECONDS = 300.0  # for the person, after the client has shown the URL
 
 
 async def sign_in_at_client(sign_ins: SignIns, identity: Identity, context: ToolContext) -> bool:

@@ -3,17 +3,17 @@
 import json
 import time
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from onetool.config.model import OAuth
 from onetool.errors import SignInRequired, StorageError
 from onetool.state.storage import CredentialKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from onetool_child.json_types import JsonMapping
 
-MAX_MARGIN_SECONDS: Final = 30.0  # before its expiry, a token is refreshed
-MARGIN_PART: Final = 10  # the margin is at most this part of the lifetime
+MAX_MARGIN_SECONDS = 30.0  # before its expiry, a token is refreshed
+MARGIN_PART = 10  # the margin is at most this part of the lifetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Credential:
     @classmethod
     def from_json(cls, text: str) -> Self:
         try:
-            data: Mapping[str, Any] = json.loads(text)
+            data: JsonMapping = json.loads(text)
             known = {each.name for each in fields(cls)}
             return cls(**{name: value for name, value in data.items() if name in known})
         except (ValueError, TypeError, AttributeError):

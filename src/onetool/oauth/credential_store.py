@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from onetool.errors import StorageError
 from onetool.state.sealing import KEY_BYTES, Sealer, sealing_error
@@ -22,21 +22,23 @@ from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import check_version
+from onetool_child.json_types import JsonObject
 
-VERSION: Final = 1
-DIRECTORY: Final = "credentials"
-KEY_FILE: Final = "key"
-SUFFIX: Final = ".json"
-TICK_NS: Final = 50_000_000
-PROBE_CHARS: Final = 4_096  # more than a credential usually has
-SERVICE: Final = "onetool"  # the name of the key in a keyring
+VERSION = 1
+DIRECTORY = "credentials"
+KEY_FILE = "key"
+SUFFIX = ".json"
+TICK_NS = 50_000_000
+PROBE_CHARS = 4_096  # more than a credential usually has
+SERVICE = "onetool"  # the name of the key in a keyring
 
 
 class CredentialStore:
     """The credentials in one directory, such as `~/.onetool/credentials`."""
 
     def __init__(self, directory: Path, keyring: Any = None) -> None:
-        self._directory, self._keyring = directory, keyring
+        self._directory = directory
+        self._keyring = keyring
         self._sealer: Sealer | None = None
 
     def version(self) -> object:
@@ -90,7 +92,7 @@ class CredentialStore:
         sealed = base64.b64encode(self._open_sealer(must_exist=False).seal(content, file.name.encode())).decode()
         atomic.write(file, json.dumps({"version": VERSION, "sealed": sealed}), durable=True)
 
-    def _read(self, file: Path) -> dict[str, Any] | None:
+    def _read(self, file: Path) -> JsonObject | None:
         try:
             data = json.loads(file.read_bytes())
             check_version(data.get("version"), VERSION, file)
@@ -101,7 +103,7 @@ class CredentialStore:
             raise storage_error(self._directory, error, StorageError) from None
         except (ValueError, TypeError, KeyError, AttributeError):
             raise sealing_error(f"{file} is damaged", self._directory) from None
-        content: dict[str, Any] = json.loads(self._open_sealer(must_exist=True).open(sealed, file.name.encode()))
+        content: JsonObject = json.loads(self._open_sealer(must_exist=True).open(sealed, file.name.encode()))
         return content
 
     def _open_sealer(self, *, must_exist: bool) -> Sealer:

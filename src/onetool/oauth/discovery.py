@@ -5,9 +5,9 @@ belong to the server, and PKCE with S256 must be supported. Each step is reporte
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from onetool.errors import NetworkError, ToolError
@@ -15,20 +15,21 @@ from onetool.net import Response
 from onetool.oauth.credential import ApiEndpoints, SignInTarget
 from onetool.oauth.guarded_http import GuardedHttp, parse_object
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
-OK: Final = 200
-UNAUTHORIZED: Final = 401
-SERVER_ERROR: Final = 500
-MAX_SHOWN_CHARS: Final = 200
-S256: Final = "S256"
-SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+( [\x21\x23-\x5b\x5d-\x7e]+)*")
-HELLO: Final = {
+OK = 200
+UNAUTHORIZED = 401
+SERVER_ERROR = 500
+MAX_SHOWN_CHARS = 200
+S256 = "S256"
+SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+( [\x21\x23-\x5b\x5d-\x7e]+)*")
+HELLO = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
     "clientInfo": {"name": "onetool", "version": "1"},
 }
 # Some servers accept one of these without a token.
-PROBES: Final = (
+PROBES = (
     {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}},
     {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO},
 )
@@ -51,7 +52,7 @@ class ServerMetadata:
     sends_issuer: bool = False  # whether authorization responses have `iss`
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any], url: str, http: GuardedHttp, *, needs_pkce: bool = True) -> Self:
+    def parse(cls, document: JsonMapping, url: str, http: GuardedHttp, *, needs_pkce: bool = True) -> Self:
         """Return the metadata. Raise an error that names the field that is missing or wrong."""
         for name in ("issuer", "authorization_endpoint", "token_endpoint"):
             if not isinstance(document.get(name), str) or not document[name]:
@@ -90,7 +91,9 @@ class Discovery:
     """Finds the authorization server of one target. `on_step` receives a line for each step."""
 
     def __init__(self, http: GuardedHttp, target: SignInTarget, on_step: OnStep = lambda _: None) -> None:
-        self._http, self._target, self._report = http, target, on_step
+        self._http = http
+        self._target = target
+        self._report = on_step
 
     async def discover(self, challenge: str | None = None) -> Discovered:
         """Find the server. `challenge` is the header WWW-Authenticate of a response, if there was one."""
@@ -109,7 +112,8 @@ class Discovery:
 
     async def _probe(self) -> str:
         """Request the server without a token and return its challenge."""
-        url, challenge = self._target.url, ""
+        url = self._target.url
+        challenge = ""
         for probe in PROBES:
             source = f"servers.{self._target.name}.url"
             response = await self._http.post_json(url, probe, source, self._target.headers)
@@ -120,7 +124,7 @@ class Discovery:
                 break
         return challenge
 
-    async def _find_resource_document(self, challenge: str) -> dict[str, Any] | None:
+    async def _find_resource_document(self, challenge: str) -> JsonObject | None:
         from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls
 
         named = read_challenge(challenge, "resource_metadata")
@@ -137,7 +141,7 @@ class Discovery:
         self._report("no protected resource metadata: the authorization server is expected at the origin of the server")
         return None
 
-    def _check_resource(self, document: Mapping[str, Any] | None) -> str:
+    def _check_resource(self, document: JsonMapping | None) -> str:
         """Return the resource to name in requests. Raise if the document is about another one."""
         from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
@@ -154,7 +158,7 @@ class Discovery:
             )
         return resource
 
-    def _choose_issuer(self, document: Mapping[str, Any] | None) -> str | None:
+    def _choose_issuer(self, document: JsonMapping | None) -> str | None:
         """Return the issuer, or None if the server does not name one."""
         named = _read_strings(document.get("authorization_servers")) if document is not None else ()
         wanted = self._target.settings.issuer
@@ -195,7 +199,7 @@ class Discovery:
         self._report(f"no server metadata: using the endpoints /authorize, /token and /register of {expected}")
         return ServerMetadata(expected, f"{expected}/authorize", f"{expected}/token", f"{expected}/register")
 
-    def _choose_scope(self, challenge: str, document: Mapping[str, Any] | None, server: ServerMetadata) -> str | None:
+    def _choose_scope(self, challenge: str, document: JsonMapping | None, server: ServerMetadata) -> str | None:
         """Return the scope to request: of the settings, the challenge, or the resource; None for no parameter."""
         if self._target.scopes:
             return " ".join(self._target.scopes)
@@ -251,7 +255,7 @@ class Discovery:
             self._http.check_url(endpoints.authorization_url, "authorizationUrl")
         return ServerMetadata(issuer, endpoints.authorization_url, endpoints.token_url)
 
-    def _read_document(self, url: str, response: Response) -> dict[str, Any] | None:
+    def _read_document(self, url: str, response: Response) -> JsonObject | None:
         """Return the document, or None if there is none at this URL."""
         document = parse_object(response) if response.status == OK else None
         found = "not a JSON object" if response.status == OK and document is None else ""
@@ -279,7 +283,7 @@ def _is_below(url: str, issuer: str) -> bool:
     return url.startswith(f"{issuer.rstrip('/')}/") and ".." not in path and "\\" not in path
 
 
-def _read_endpoint(document: Mapping[str, Any], name: str, http: GuardedHttp) -> str:
+def _read_endpoint(document: JsonMapping, name: str, http: GuardedHttp) -> str:
     value = document.get(name)
     if value is None:
         return ""

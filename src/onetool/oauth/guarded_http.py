@@ -8,26 +8,28 @@ same host, or is on loopback too, or if the settings allow private addresses.
 import json
 from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlencode
 
 from onetool.errors import NetworkError
 from onetool.net import HostRules, Net, Request, Response
 from onetool.net.addresses import parse_address
 from onetool.net.urls import Target, parse_target
+from onetool_child.json_types import JsonObject
 
-MAX_DOCUMENT_BYTES: Final = 256 << 10
-TIMEOUT_SECONDS: Final = 15.0
-LOCALHOST: Final = "localhost"
-FORM: Final = ("Content-Type", "application/x-www-form-urlencoded")
-ACCEPT: Final = ("Accept", "application/json")
+MAX_DOCUMENT_BYTES = 256 << 10
+TIMEOUT_SECONDS = 15.0
+LOCALHOST = "localhost"
+FORM = ("Content-Type", "application/x-www-form-urlencoded")
+ACCEPT = ("Accept", "application/json")
 
 
 class GuardedHttp:
     """Sends the requests of sign-ins to one target."""
 
     def __init__(self, net: Net, url: str, *, allow_private_addresses: bool = False) -> None:
-        self._net, self._allow_private_addresses = net, allow_private_addresses
+        self._net = net
+        self._allow_private_addresses = allow_private_addresses
         self._home = parse_target(url)
         if self._home.scheme != "https" and not is_loopback(self._home.host):
             raise NetworkError(
@@ -81,7 +83,7 @@ def is_loopback(host: str) -> bool:
     return host == LOCALHOST or (parse_address(host) is not None and ip_address(host).is_loopback)
 
 
-def parse_object(response: Response) -> dict[str, Any] | None:
+def parse_object(response: Response) -> JsonObject | None:
     """Return the body if it is a JSON object, or None."""
     try:
         body = json.loads(response.body)

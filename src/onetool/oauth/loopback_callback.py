@@ -9,17 +9,16 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Final
 
 from onetool.errors import ToolError
 from onetool.oauth.pending import parse_callback
 
-HOST: Final = "127.0.0.1"
-PATH: Final = "/callback"
-MAX_HEAD_BYTES: Final = 16 << 10
-HEAD_SECONDS: Final = 10.0
-MAX_LINE_BYTES: Final = 64 << 10
-PAGE: Final = (
+HOST = "127.0.0.1"
+PATH = "/callback"
+MAX_HEAD_BYTES = 16 << 10
+HEAD_SECONDS = 10.0
+MAX_LINE_BYTES = 64 << 10
+PAGE = (
     "<!doctype html><meta charset=utf-8><title>OneTool</title>"
     "<body style='font-family:sans-serif;margin:4em'><h1>{title}</h1><p>{text}</p>"
 )

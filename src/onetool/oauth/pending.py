@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from onetool.errors import ToolError
@@ -15,11 +14,11 @@ from onetool.oauth.credential import Credential, Identity
 from onetool.oauth.discovery import Discovered
 from onetool.oauth.token_requests import ERROR_CODE
 
-PENDING_SECONDS: Final = 600.0
-MAX_PENDING: Final = 100
-STATE_BYTES: Final = 32
-VERIFIER_BYTES: Final = 64
-CALLBACK_FIELDS: Final = ("code", "state", "iss", "error")
+PENDING_SECONDS = 600.0
+MAX_PENDING = 100
+STATE_BYTES = 32
+VERIFIER_BYTES = 64
+CALLBACK_FIELDS = ("code", "state", "iss", "error")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -21,18 +21,19 @@ from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import describe_unknown_account
 from onetool.util.time_format import in_utc
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.state.storage import CredentialStorage
 
-ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # `GuardedHttp` limits each request
-CALLBACK_PATH: Final = "/oauth/callback"
-CLIENT_PATH: Final = "/oauth/client.json"
-LOOPBACK_REDIRECTS: Final = ("http://127.0.0.1/callback", "http://localhost/callback")
-MAX_INTERVAL_SECONDS: Final = 60.0
-DEFAULT_INTERVAL_SECONDS: Final = 5.0
-DEFAULT_AGENT: Final = "default"
-MAX_DEVICE_SECONDS: Final = 600.0
+ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # `GuardedHttp` limits each request
+CALLBACK_PATH = "/oauth/callback"
+CLIENT_PATH = "/oauth/client.json"
+LOOPBACK_REDIRECTS = ("http://127.0.0.1/callback", "http://localhost/callback")
+MAX_INTERVAL_SECONDS = 60.0
+DEFAULT_INTERVAL_SECONDS = 5.0
+DEFAULT_AGENT = "default"
+MAX_DEVICE_SECONDS = 600.0
 
 
 class SignIns:
@@ -129,7 +130,7 @@ class SignIns:
             raise
         return True
 
-    async def begin_device(self, identity: Identity) -> tuple[dict[str, Any], Credential]:
+    async def begin_device(self, identity: Identity) -> tuple[JsonObject, Credential]:
         """Start a device flow: return its codes and URL, and the credential for `finish_device`."""
         found = await self.discover(identity.target)
         if not found.server.device_authorization_endpoint:
@@ -142,7 +143,7 @@ class SignIns:
         codes = await self._requests(identity.target).request_device(found, credential)
         return codes, replace(credential, scope=found.scope or "")
 
-    async def finish_device(self, identity: Identity, codes: Mapping[str, Any], credential: Credential) -> Credential:
+    async def finish_device(self, identity: Identity, codes: JsonMapping, credential: Credential) -> Credential:
         """Wait until the person has signed in on another device."""
         interval = _read_number(codes.get("interval"), DEFAULT_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)
         lifetime = _read_number(codes.get("expires_in"), MAX_DEVICE_SECONDS, MAX_DEVICE_SECONDS)
@@ -193,7 +194,7 @@ class SignIns:
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    async def describe(self, identity: Identity) -> dict[str, Any]:
+    async def describe(self, identity: Identity) -> JsonObject:
         """Return the state of a sign-in, without secrets."""
         stored = await self.get_source(identity).read()
         credential = stored[1] if stored is not None else None
@@ -220,7 +221,7 @@ class SignIns:
                 found[key.account, key.subject] = None
         return [Identity(target, *each) for each in found]
 
-    def build_client_document(self) -> dict[str, Any] | None:
+    def build_client_document(self) -> JsonObject | None:
         """Return the metadata document of this client, or None without an https URL."""
         if not (self.public_url or "").startswith("https://"):
             return None

@@ -4,9 +4,8 @@ import base64
 import re
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote as quote_url
 
 from onetool.config.model import OAuth
@@ -16,18 +15,19 @@ from onetool.oauth.credential import Credential, TokenAnswer
 from onetool.oauth.discovery import Discovered, is_same_issuer
 from onetool.oauth.guarded_http import GuardedHttp, parse_object
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
-CREATED: Final = frozenset({200, 201})
-OK: Final = 200
-SERVER_ERROR: Final = 500
-TOO_MANY: Final = 429
-ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-ASSERTION_SECONDS: Final = 300
-DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
-TOKEN: Final = re.compile(r"[\x21-\x7e]{1,65536}")  # as a header may contain it
-MAX_SHOWN_CHARS: Final = 200
-ERROR_CODE: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-USER_CLAIMS: Final = ("email", "preferred_username", "name", "sub")
+CREATED = frozenset({200, 201})
+OK = 200
+SERVER_ERROR = 500
+TOO_MANY = 429
+ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+ASSERTION_SECONDS = 300
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # as a header may contain it
+MAX_SHOWN_CHARS = 200
+ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+USER_CLAIMS = ("email", "preferred_username", "name", "sub")
 
 
 class TokenRejected(ToolError):
@@ -38,7 +38,8 @@ class TokenRequests:
     """Sends requests to the authorization server of one target."""
 
     def __init__(self, http: GuardedHttp, settings: OAuth) -> None:
-        self._http, self._settings = http, settings
+        self._http = http
+        self._settings = settings
 
     async def register(self, found: Discovered, redirect_uri: str, client_url: str | None) -> Credential:
         """Return a credential without tokens: with the client of the settings, a client document, or a new client."""
@@ -74,7 +75,7 @@ class TokenRequests:
         supported = found.server.auth_methods
         known = ("none", "client_secret_post", "client_secret_basic")
         method = next((each for each in known if each in supported), "none")
-        request: dict[str, Any] = {
+        request: JsonObject = {
             "client_name": "OneTool",
             "redirect_uris": [credential.redirect_uri],
             "grant_types": ["authorization_code", "refresh_token", DEVICE_GRANT]
@@ -90,7 +91,8 @@ class TokenRequests:
         answer = parse_object(response)
         if response.status not in CREATED or answer is None:
             raise _rejection("registration of the client", response)
-        client_id, secret = answer.get("client_id"), answer.get("client_secret") or ""
+        client_id = answer.get("client_id")
+        secret = answer.get("client_secret") or ""
         assigned = answer.get("token_endpoint_auth_method") or ("client_secret_basic" if secret else "none")
         if not isinstance(client_id, str) or not client_id or not isinstance(secret, str):
             raise NetworkError(f"cannot use the answer of {url}: client_id is missing", reason="protocol")
@@ -120,7 +122,7 @@ class TokenRequests:
         form = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
         return await self._request_tokens(credential, form)
 
-    async def request_device(self, found: Discovered, credential: Credential) -> dict[str, Any]:
+    async def request_device(self, found: Discovered, credential: Credential) -> JsonObject:
         """Return the codes of a device flow. The verification URL is checked."""
         url = found.server.device_authorization_endpoint
         form = {
@@ -208,8 +210,10 @@ class TokenRequests:
         return jwt.encode(claims, key, algorithm, headers)
 
 
-def _parse_tokens(answer: Mapping[str, Any], url: str) -> TokenAnswer:
-    access, refresh, scope = answer.get("access_token"), answer.get("refresh_token"), answer.get("scope")
+def _parse_tokens(answer: JsonMapping, url: str) -> TokenAnswer:
+    access = answer.get("access_token")
+    refresh = answer.get("refresh_token")
+    scope = answer.get("scope")
     if not isinstance(access, str) or not TOKEN.fullmatch(access):
         raise NetworkError(f"cannot use the answer of {url}: access_token is missing or invalid", reason="protocol")
     if str(answer.get("token_type", "bearer")).lower() != "bearer":

@@ -6,7 +6,6 @@ lock reads the store again and uses the token of another process if there is a n
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -18,8 +17,8 @@ from onetool.state.storage import CredentialKey, CredentialStorage
 from onetool.util.background_tasks import BackgroundTasks
 
 # Errors of a token endpoint after which the refresh token is useless.
-FINAL_ERRORS: Final = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
-MAX_REFRESHES: Final = 64  # threads that wait for other processes
+FINAL_ERRORS = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
+MAX_REFRESHES = 64  # threads that wait for other processes
 Renew = Callable[[Credential], Awaitable[Credential]]
 SignInMachine = Callable[[], Awaitable[Credential]]
 
@@ -37,9 +36,12 @@ class TokenSource:
         tasks: BackgroundTasks,
         limiter: anyio.CapacityLimiter,
     ) -> None:
-        self.identity, self._store = identity, store
-        self._renew, self._sign_in_machine = renew, sign_in_machine
-        self._tasks, self._limiter = tasks, limiter
+        self.identity = identity
+        self._store = store
+        self._renew = renew
+        self._sign_in_machine = sign_in_machine
+        self._tasks = tasks
+        self._limiter = limiter
         self._version: object = ()  # of the store when it was read
         self._found: tuple[CredentialKey, Credential] | None = None
         self._renewal: asyncio.Future[Credential] | None = None
@@ -103,7 +105,8 @@ class TokenSource:
         return await asyncio.shield(self._renewal)
 
     async def _refresh(self, key: CredentialKey, used: str) -> Credential:
-        loop, failure = asyncio.get_running_loop(), list[SignInRequired]()
+        loop = asyncio.get_running_loop()
+        failure = list[SignInRequired]()
 
         def change(text: str | None) -> str | None:
             current = None if text is None else Credential.from_json(text)

@@ -44,7 +44,9 @@ BASE64_BYTES = 3 << 16  # encoded at a time; without padding, because it is a mu
 MAX_HELP_BYTES = 1 << 18
 HELP = "ot.help"
 DISCOVERY = {HELP, "ot.search", "ot.tools", "ot.packs", "ot.aliases", "ot.snippets"}
-MAX_SUMMARY_CHARS, MAX_ERROR_CHARS, MAX_SOURCES = 1000, 20_000, 10
+MAX_SUMMARY_CHARS = 1000
+MAX_ERROR_CHARS = 20_000
+MAX_SOURCES = 10
 MAX_LINE = 10_000_000  # a larger number of a line is not valid
 JSON_FORMATS = {None, "json", "json_h"}
 T = TypeVar("T")
@@ -122,7 +124,8 @@ class LiveOutput:
         self._redacting = None
 
     def _redact(self, text: str) -> str:
-        started, parts = time.thread_time(), list[str]()
+        started = time.thread_time()
+        parts = list[str]()
         for start in range(0, len(text), MAX_PIECE_CHARS):
             parts.append(self._stream.add(text[start : start + MAX_PIECE_CHARS]))
             if self._seconds + time.thread_time() - started > MAX_LIVE_SECONDS:
@@ -238,7 +241,8 @@ class Presenter:
     async def _render_blocks(
         self, blocks: list[_Block], output: RunOutput, caller: ToolContext, sanitize: object
     ) -> tuple[str, ...]:
-        size, limit = sum(block.size for block in blocks), self._settings.max_inline_size
+        size = sum(block.size for block in blocks)
+        limit = self._settings.max_inline_size
         needs_thread = size > LARGE_ANSWER_BYTES or bool(limit and size > limit)  # storing writes to disk
         return await run_in_thread_if(needs_thread, partial(self._render_texts, blocks, output, caller, sanitize))
 
@@ -263,13 +267,15 @@ class Presenter:
         self, blocks: list[_Block], output: RunOutput, caller: ToolContext, *, is_marked: bool
     ) -> None:
         """Store blocks, largest first, until the rest fits: a short value beside long output stays inline."""
-        total, limit = sum(block.size for block in blocks), self._settings.max_inline_size
+        total = sum(block.size for block in blocks)
+        limit = self._settings.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
             if limit and total > limit and not block.is_inline:
                 total -= block.size
                 if block.cut is not None:
                     text = block.cut(limit - total) or _cut_text("".join(block.pieces), limit, limit - total)
-                    block.pieces, block.is_json = [text], False
+                    block.pieces = [text]
+                    block.is_json = False
                     total += len(text.encode("utf-8", "replace"))
                 else:
                     self._store_block(block, output, caller, is_marked=is_marked)
@@ -294,7 +300,8 @@ class Presenter:
                 labels=None if labels is None else labels.to_json(),
             )
         except ToolError as error:
-            block.pieces, block.error = [explain.render_error(error, output.calls)], error.type
+            block.pieces = [explain.render_error(error, output.calls)]
+            block.error = error.type
         else:
             block.pieces = [render(stored_summary, block.format)]
 
@@ -318,13 +325,16 @@ def _output_blocks(output: RunOutput) -> list[_Block]:
 def _value_blocks(output: RunOutput, result: JsonObject, redact: Redactor) -> list[_Block]:
     chosen = _get_format(result)
     if output.value:
-        is_json, about = result.get("is_json") is True, str(result.get("about") or "")[:MAX_SUMMARY_CHARS]
+        is_json = result.get("is_json") is True
+        about = str(result.get("about") or "")[:MAX_SUMMARY_CHARS]
         return [_Block(output.value, output.value_bytes, about, is_json=is_json, format=chosen)]
     if not result.get("has_value"):
         return []
-    value, flow = result.get("value"), bool(result.get("from_ot"))
+    value = result.get("value")
+    flow = bool(result.get("from_ot"))
     if result["bytes"] > MAX_YAML_BYTES or (_is_slow(result) and has_too_much_indentation(value)):
-        chosen, flow = "json", False
+        chosen = "json"
+        flow = False
     if not isinstance(value, dict | list):
         text = render(value, chosen)
         return [_Block([text], len(text.encode()), format=chosen)]

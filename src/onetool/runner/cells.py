@@ -32,12 +32,14 @@ from onetool_child.json_types import JsonObject
 from onetool_child.messages import MEDIA
 from onetool_child.scratch import larger_than
 
-FULL_SANDBOX, WASM = ("landlock", "seccomp"), "wasm"
+FULL_SANDBOX = ("landlock", "seccomp")
+WASM = "wasm"
 GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
 CLEANUP_DELAY_SECONDS = 0.001  # so that the answer is sent before cleaning up and starting a new cell
 WATCH_SECONDS = 0.1
 CHECKS_TO_CONFIRM = 2
-STOPPED, ZOMBIE = "T", "Z"
+STOPPED = "T"
+ZOMBIE = "Z"
 BUSY_WATCH_SECONDS = 0.02  # while the run writes fast
 CHECKS_PER_DISK_CHECK = 5
 BUSY_SHARE = 8  # a run is busy if it wrote this fraction of its limit since the last disk check
@@ -51,7 +53,9 @@ GONE_SECONDS = 3.0  # to read what a cell sent before it exited
 START_SECONDS = 30
 PROBE_SECONDS = 10.0
 MAX_ATTEMPTS = 3
-NOT_STARTED, NOT_ANSWERING, PROCESS_ONLY = "not started yet", "not answering", "process-only"
+NOT_STARTED = "not started yet"
+NOT_ANSWERING = "not answering"
+PROCESS_ONLY = "process-only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,8 @@ class RunTimer(PausableDeadline):
 
     def __init__(self, limit: asyncio.Timeout, slots: asyncio.Semaphore) -> None:
         super().__init__(limit.when() or math.inf, self._set)
-        self._limit, self._slots = limit, slots
+        self._limit = limit
+        self._slots = slots
         self._taking: asyncio.Task[Any] | None = None  # after a pause
         self._is_free = False
 
@@ -159,7 +164,8 @@ class RunTimer(PausableDeadline):
         if when == math.inf:
             self._free_slot()
         else:
-            self._taking, self._is_free = asyncio.ensure_future(self._slots.acquire()), False
+            self._taking = asyncio.ensure_future(self._slots.acquire())
+            self._is_free = False
         self._limit.reschedule(None if when == math.inf else when)
 
     def _free_slot(self) -> None:
@@ -288,7 +294,8 @@ class Cells:
 
     async def _run_in(self, cell: CellProcess, deadline: float, params: JsonObject, host: Host) -> JsonObject:
         loop = asyncio.get_running_loop()
-        cell.host, cell.started_at = host, loop.time()
+        cell.host = host
+        cell.started_at = loop.time()
         assert cell.channel is not None
         limits = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
         seconds_left = max(deadline - cell.started_at, CLEANUP_DELAY_SECONDS)
@@ -339,8 +346,10 @@ class Cells:
 
         A state counts if two checks in a row find it, because a process passes through it when it exits or resumes.
         """
-        state, threads = process.state, process.threads
-        repeated, cell.state = state == cell.state, state
+        state = process.state
+        threads = process.threads
+        repeated = state == cell.state
+        cell.state = state
         if threads > MAX_THREADS:
             self.kill(cell, ToolError(f"the run started more than {MAX_THREADS} threads and was ended"))
         elif repeated and state == STOPPED:
@@ -370,7 +379,8 @@ class Cells:
         cell.processor_seconds = used
 
     async def _check_disk(self, cell: CellProcess) -> None:
-        limit, scratch = self._limits.max_output_bytes, self._launcher.scratch(cell.ident)
+        limit = self._limits.max_output_bytes
+        scratch = self._launcher.scratch(cell.ident)
         check = partial(larger_than, scratch, limit + self._launcher.answer_bytes, [cell.pid])
         if await anyio.to_thread.run_sync(check, limiter=self._disk_checks):
             text = f"the run wrote more than {limit} bytes to its scratch directory, or hid them, and was ended"

@@ -20,7 +20,9 @@ MAX_NAME_CHARS = 100
 MAX_MESSAGE_CHARS = 5000
 MAX_TRACE_CHARS = 4000
 MAX_SHAPE_CHARS = 1000
-MIN_SCORE, MAX_SCORE_DIFFERENCE, MAX_MATCHES = 70, 10, 3
+MIN_SCORE = 70
+MAX_SCORE_DIFFERENCE = 10
+MAX_MATCHES = 3
 MAX_KEYS = 20
 CONFINED = (
     "Code in a run has no network, no subprocesses and no files except in its scratch directory (the current "
@@ -175,7 +177,8 @@ def _hint_keys(name: str, keys: object) -> str:
 
 def find_suspects(error: JsonMapping) -> set[str]:
     """Return the names in an error that may be packs: unknown or imported ones, or variables that hide one."""
-    kind, names = str(error.get("class")), [error.get("name")]
+    kind = str(error.get("class"))
+    names = [error.get("name")]
     if kind in {"AttributeError", "UnboundLocalError"}:
         variables = error.get("variables")
         names = variables if isinstance(variables, list) else []

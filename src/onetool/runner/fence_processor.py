@@ -57,7 +57,8 @@ def _remove_fence(text: str) -> str:
     opening = _FENCE_LINE.match(text)
     if not opening:
         return _remove_backticks(text)
-    fence, code = opening["fence"], text[opening.end() :]
+    fence = opening["fence"]
+    code = text[opening.end() :]
     # Truncated text has no closing fence; the rest is still code.
     if code.rstrip().endswith(fence):
         code = _trim_before_closing(code.rstrip().rstrip(fence[0]))
@@ -68,7 +69,8 @@ def _remove_backticks(text: str) -> str:
     opening = _BACKTICKS.match(text)
     if not opening:
         return text
-    ticks, code = opening["ticks"], text[opening.end() :].rstrip()
+    ticks = opening["ticks"]
+    code = text[opening.end() :].rstrip()
     runs = re.findall("`++", code)
     if ticks in runs:
         is_whole = code.endswith("`") and runs.index(ticks) == len(runs) - 1

@@ -37,7 +37,8 @@ REAP_SECONDS = 5
 # The zygote has to answer a ping within 2 s, and within 10 s after its start. Time is counted in ticks, so that a
 # suspended server does not count its own pause against the zygote.
 TICK_SECONDS = 0.5
-MAX_MISSED_TICKS, MAX_MISSED_TICKS_AT_START = 4, 20
+MAX_MISSED_TICKS = 4
+MAX_MISSED_TICKS_AT_START = 20
 SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
 # The same in every process, so that sets have the same order when a run is replayed. A run whose values collide only
 # delays itself.
@@ -139,7 +140,8 @@ class _Heartbeat:
     """A watchdog that pings a process after a request and reports when it stays silent. Costs two timers per second."""
 
     def __init__(self, ping: Callable[[], None], on_silence: Callable[[], None]) -> None:
-        self._ping, self._on_silence = ping, on_silence
+        self._ping = ping
+        self._on_silence = on_silence
         self._missed = 0
         self._allowed = MAX_MISSED_TICKS_AT_START
         self._is_waiting = False
@@ -152,7 +154,9 @@ class _Heartbeat:
             self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
 
     def record_response(self) -> None:
-        self._is_waiting, self._missed, self._allowed = False, 0, MAX_MISSED_TICKS
+        self._is_waiting = False
+        self._missed = 0
+        self._allowed = MAX_MISSED_TICKS
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -312,8 +316,10 @@ class ZygoteLauncher(_BaseLauncher):
         self._control = None
         self._heartbeat.stop()
         self._answer_check(False)
-        process, self._process = self._process, None
-        lost_cells, self._alive = self._alive, set()
+        process = self._process
+        self._process = None
+        lost_cells = self._alive
+        self._alive = set()
 
         def clean_up(process: subprocess.Popen[bytes]) -> None:
             _reap(process)
@@ -326,7 +332,8 @@ class ZygoteLauncher(_BaseLauncher):
             self._on_gone(ident, None, "")
 
     def _answer_check(self, is_alive: bool) -> None:
-        pong, self._pong = self._pong, None
+        pong = self._pong
+        self._pong = None
         if pong is not None and not pong.done():
             pong.set_result(is_alive)
 
@@ -341,7 +348,8 @@ class _SocketTransport(asyncio.WriteTransport):
     def __init__(self, connected: socket.socket, channel: Channel) -> None:
         super().__init__()
         connected.setblocking(False)
-        self._socket, self._channel = connected, channel
+        self._socket = connected
+        self._channel = channel
         self._unsent = bytearray()
         self._loop = asyncio.get_running_loop()
         self.resume_reading()
@@ -430,7 +438,9 @@ class _StrayOutput:
     """The output of a child on descriptors 1 and 2."""
 
     def __init__(self, pipe: int, on_stray: OnStray, known: "set[_StrayOutput]") -> None:
-        self._pipe, self._on_stray, self._known = pipe, _keep_first(on_stray), known
+        self._pipe = pipe
+        self._on_stray = _keep_first(on_stray)
+        self._known = known
         known.add(self)
         os.set_blocking(pipe, False)
         self._loop = asyncio.get_running_loop()

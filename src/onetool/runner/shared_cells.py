@@ -20,7 +20,9 @@ class SharedCells:
     """The cells of one application, from a pool that it shares. Closing it ends only its own runs."""
 
     def __init__(self, pool: "_Pool", on_stray: Callable[[str], None]) -> None:
-        self._pool, self._on_stray, self._is_closed = pool, on_stray, False
+        self._pool = pool
+        self._on_stray = on_stray
+        self._is_closed = False
         pool.add(self)
 
     async def __aexit__(self, *_: object) -> None:
@@ -70,7 +72,8 @@ class SharedCells:
 
 class _Pool:
     def __init__(self, limits: CellLimits, on_unused: Callable[["_Pool"], None]) -> None:
-        self.limits, self._on_unused = limits, on_unused
+        self.limits = limits
+        self._on_unused = on_unused
         self.cells = Cells(limits, self._log_stray)
         self.users: Users[SharedCells] = Users()
         self._closing: asyncio.TimerHandle | None = None
@@ -124,7 +127,8 @@ class CellPools:
 
     async def close(self) -> None:
         """Close all pools, and end their runs."""
-        pools, self._pools = list(self._pools.values()), {}
+        pools = list(self._pools.values())
+        self._pools = {}
         for pool in pools:
             pool.cancel_closing()
         await asyncio.gather(*(pool.cells.__aexit__() for pool in pools))

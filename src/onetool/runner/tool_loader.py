@@ -48,7 +48,8 @@ def bind_names(
     names: Collection[str], used: Collection[str], registry: Registry, projects: Mapping[str, str]
 ) -> JsonObject:
     """Return the meaning of these names in code. Reserved names, such as Python's builtins, are never bound."""
-    used, free = set(used), [name for name in names if not is_reserved(name)]
+    used = set(used)
+    free = [name for name in names if not is_reserved(name)]
     built_in = [OWN_PACK] if OWN_PACK in names else []
     packs = {name: sorted(registry.words(name, used)) for name in (*built_in, *free) if registry.is_pack(name)}
     aliases = {name: registry.aliases[name] for name in free if name in registry.aliases and name not in packs}

@@ -23,7 +23,8 @@ MIN_PYTHON = (3, 12)
 PREPARE_SECONDS = 60
 MAX_FREE = 2  # processes that wait for a cell
 MAX_STARTS = max(2, os.cpu_count() or 1)  # at the same time; another process is often free before one has started
-PACKAGE, MODULE = "pyeryx", "eryx"
+PACKAGE = "pyeryx"
+MODULE = "eryx"
 INSTALL = "pip install 'onetool-run[wasm]'"
 
 
@@ -48,7 +49,8 @@ class WasmLauncher(SpawnLauncher):
         super().__init__(options, on_gone, on_stray)
         self._free: list[SandboxProcess] = []
         self._is_closing = False
-        self._preparing, self._is_prepared = asyncio.Lock(), False
+        self._preparing = asyncio.Lock()
+        self._is_prepared = False
         self._starts = asyncio.Semaphore(MAX_STARTS)
         self._waiting = 0  # runs without a process
 
@@ -142,7 +144,9 @@ class SandboxProcess:
 
     def begin(self, ident: int, channel: Channel, on_stray: OnStray, scratch: str) -> None:
         """Start a sandbox whose messages go to the channel."""
-        self.ident, self._channel, self._on_stray = ident, channel, on_stray
+        self.ident = ident
+        self._channel = channel
+        self._on_stray = on_stray
         self._pipe.write(encode_frame(BEGIN, scratch.encode()))
         self._run = _RunTransport(self._pipe, self._reading, self._end_soon)
         channel.reads_from(self._run)
@@ -181,7 +185,10 @@ class SandboxProcess:
         self._run.abort()
         if self._channel is not None:
             self._channel.connection_lost(None)
-        ident, self.ident, self._channel, self._on_stray = self.ident, None, None, None
+        ident = self.ident
+        self.ident = None
+        self._channel = None
+        self._on_stray = None
         if ident is not None:
             self._on_end(self, ident)
 
@@ -216,7 +223,9 @@ class _RunTransport(asyncio.WriteTransport):
 
     def __init__(self, pipe: asyncio.WriteTransport, reading: Reading, on_resume: Callable[[], None]) -> None:
         super().__init__()
-        self._pipe, self._reading, self._on_resume = pipe, reading, on_resume
+        self._pipe = pipe
+        self._reading = reading
+        self._on_resume = on_resume
         self._is_over = self.is_paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

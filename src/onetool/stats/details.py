@@ -6,7 +6,7 @@ with the same tool, type and message are also counted together, so that a list o
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onetool.util.raw_json import RawJson
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from onetool.stats.database import StatisticsTables
     from onetool.stats.record import Record
 
-MAX_VALUE_BYTES: Final = 64 << 10  # of each value
-MARGIN_CHARS: Final = 4 << 10  # kept beyond the limit, so that a secret at the border is found
-MAX_ITEMS: Final = 5_000  # of a list, because encoding blocks the event loop
-MAX_CALLS: Final = 200  # of one run whose values are kept
-MAX_PENDING_BYTES: Final = 32 << 20  # of values that wait to be written; further ones are dropped
-MAX_MESSAGE_CHARS: Final = 300
-MAX_FAILURES: Final = 5_000  # groups, those with the latest failures
-CUT: Final = "… (truncated)"
-NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{16,}|\d+")
-SCHEMA: Final = """
+MAX_VALUE_BYTES = 64 << 10  # of each value
+MARGIN_CHARS = 4 << 10  # kept beyond the limit, so that a secret at the border is found
+MAX_ITEMS = 5_000  # of a list, because encoding blocks the event loop
+MAX_CALLS = 200  # of one run whose values are kept
+MAX_PENDING_BYTES = 32 << 20  # of values that wait to be written; further ones are dropped
+MAX_MESSAGE_CHARS = 300
+MAX_FAILURES = 5_000  # groups, those with the latest failures
+CUT = "… (truncated)"
+NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{16,}|\d+")
+SCHEMA = """
 CREATE TABLE details (
     run_id TEXT, call_id BIGINT, printed TEXT, arguments TEXT, result TEXT, error TEXT, size BIGINT,
     at DOUBLE PRECISION, PRIMARY KEY (run_id, call_id)
@@ -35,32 +35,32 @@ CREATE TABLE failures (
 );
 CREATE INDEX failures_last ON failures (last);
 """
-INSERT_DETAIL: Final = """
+INSERT_DETAIL = """
 INSERT INTO details VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id, call_id) DO UPDATE SET
 printed = excluded.printed, arguments = excluded.arguments, result = excluded.result, error = excluded.error,
 size = excluded.size, at = excluded.at
 """
-COUNT_FAILURE: Final = """
+COUNT_FAILURE = """
 INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?)
 ON CONFLICT (agent, actor, name, error_type, pattern) DO UPDATE SET count = failures.count + 1,
 message = excluded.message, run_id = excluded.run_id, last = excluded.last
 """
-COLUMNS: Final = "printed, arguments, result, error"
-DETAILS: Final = f"SELECT call_id, {COLUMNS} FROM details WHERE run_id = :run_id"  # noqa: S608 - a constant
-DELETE_OLD: Final = "DELETE FROM details WHERE at < :before"
-SIZE: Final = "SELECT coalesce(sum(size), 0) FROM details"
+COLUMNS = "printed, arguments, result, error"
+DETAILS = f"SELECT call_id, {COLUMNS} FROM details WHERE run_id = :run_id"  # noqa: S608 - a constant
+DELETE_OLD = "DELETE FROM details WHERE at < :before"
+SIZE = "SELECT coalesce(sum(size), 0) FROM details"
 # The oldest values until enough bytes are free.
-DELETE_SURPLUS: Final = """
+DELETE_SURPLUS = """
 DELETE FROM details WHERE at <= (
     SELECT max(at) FROM (
         SELECT at, sum(size) OVER (ORDER BY at, run_id, call_id) - size AS freed FROM details
     ) AS sums WHERE freed < :surplus
 )"""
-DELETE_FAILURES: Final = """
+DELETE_FAILURES = """
 DELETE FROM failures WHERE last < :before OR last < (
     SELECT last FROM failures ORDER BY last DESC LIMIT 1 OFFSET :most
 )"""
-FAILURES: Final = """
+FAILURES = """
 SELECT agent, actor, name, error_type, message, count, run_id, first, last FROM failures
 WHERE coalesce(agent = :agent, true) AND coalesce(actor = :actor, true) ORDER BY last DESC LIMIT :limit
 """
@@ -152,7 +152,8 @@ def describe(value: object) -> str:
 
 
 def _join(pieces: Iterable[bytes], limit: int) -> str:
-    found, size = [], 0
+    found = []
+    size = 0
     for piece in pieces:
         found.append(piece[: limit - size])
         size += len(found[-1])
@@ -163,7 +164,8 @@ def _join(pieces: Iterable[bytes], limit: int) -> str:
 
 def insert(database: "StatisticsTables", records: "Iterable[Record]") -> None:
     """Store the values and count the failures among the records, in the current transaction."""
-    details, failures = [], []
+    details = []
+    failures = []
     for record in records:
         if isinstance(record, DetailRecord):
             details.append(_to_row(record))

@@ -29,8 +29,11 @@ MAX_NAME_CHARS = 200
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
 DEFAULT_KEEP_DAYS = 365
 MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # about 300 MB each; runs include their code
-PRUNE_ROWS, PRUNE_SECONDS = 2_000, 0.5  # rows per batch; time limit after one write
-DEFAULT_VALUE_DAYS, DEFAULT_MAX_VALUE_BYTES = 7, 256 << 20
+# rows per batch; time limit after one write
+PRUNE_ROWS = 2_000
+PRUNE_SECONDS = 0.5
+DEFAULT_VALUE_DAYS = 7
+DEFAULT_MAX_VALUE_BYTES = 256 << 20
 SPENDING_DAYS = 31  # by which sums of a month are kept longer than its runs
 PRUNE_INTERVAL_SECONDS = 60.0
 LAST_ROWS = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"

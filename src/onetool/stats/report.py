@@ -17,7 +17,8 @@ from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 
 PERIODS = {"day": "Last 24 hours", "week": "Last 7 days", "month": "Last 30 days", "all": "All time"}
-NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+NOTHING = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
 UNITS = ((DAY, "d", HOUR, "h"), (HOUR, "h", 60, "min"), (60, "min", 1, "s"))
 ROUND = (1, 2, 4, 6, 8, 10, 12, 16, 20, 24, 30, 40, 50, 60, 80, 100)
 INTERVALS = (HOUR, 3 * HOUR, 6 * HOUR)
@@ -53,7 +54,8 @@ def render_html(summary: StatsSummary) -> str:
         "date": _format_date,
         "spark": _make_sparkline,
     }
-    directory, series = Path(__file__).parent, summary["series"]
+    directory = Path(__file__).parent
+    series = summary["series"]
     highest = max(series["calls"])
     size = int("1" + "0" * (len(str(highest)) - 2))
     top = next(step * size for step in ROUND if step * size >= highest)  # its half is an integer too
@@ -91,7 +93,8 @@ def _replace_invisible(value: object) -> object:
 
 
 def _bar_times(series: Series) -> list[datetime]:
-    start, width = datetime.fromisoformat(series["start"]), timedelta(seconds=series["width_seconds"])
+    start = datetime.fromisoformat(series["start"])
+    width = timedelta(seconds=series["width_seconds"])
     return [start + place * width for place in range(len(series["calls"]))]
 
 
@@ -106,7 +109,8 @@ def _make_bars(series: Series, top: int) -> list[JsonObject]:
 
 
 def _make_labels(series: Series) -> list[tuple[str, str]]:
-    moments, width = _bar_times(series), series["width_seconds"]
+    moments = _bar_times(series)
+    width = series["width_seconds"]
     if width <= HOUR:
         label: Callable[[datetime], str] = "{:%H:%M}".format
     else:
@@ -144,7 +148,8 @@ def _format_decimal(number: float) -> str:
 
 def _format_compact(count: int) -> str:
     """Format a number with three digits and a unit: 12,345 is 12.3k."""
-    sign, size = MINUS if count < 0 else "", abs(count)
+    sign = MINUS if count < 0 else ""
+    size = abs(count)
     for limit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if size >= limit * ROUNDS_UP:
             scaled = size / limit

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from onetool.stats.database import StatisticsTables
 
-HOUR, DAY = 3600, 86_400
+HOUR = 3600
+DAY = 86_400
 BLOCK = 28 * DAY
 WIDTHS = (HOUR, DAY, BLOCK)
 KEEP_HOURS_SECONDS = 50 * DAY  # longer reports use days
@@ -165,7 +166,8 @@ def prune(tables: "StatisticsTables", now: float, keep_seconds: float) -> None:
 
 def percentile(counts: Mapping[int, int], percent: int, least: float, most: float) -> float:
     """Return a percentile of durations: the middle of its bucket, within the measured range."""
-    rank, seen = math.ceil(sum(counts.values()) * percent / 100), 0
+    rank = math.ceil(sum(counts.values()) * percent / 100)
+    seen = 0
     for bucket in sorted(counts):
         seen += counts[bucket]
         if seen >= rank:

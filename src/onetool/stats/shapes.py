@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set as Abst
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
 from onetool.stats.database import StatisticsDatabase, StatisticsTables
@@ -60,7 +60,9 @@ SECRET = re.compile(
 RUN = re.compile(r"[^\W_]+")
 DIGITS = re.compile(r"\d+")
 WORD = re.compile(r"[A-Z]?[a-z]{3,}")
-MIN_CODE_LENGTH, MIN_TOKEN_LENGTH, MAX_WORD_LENGTH = 8, 12, 24
+MIN_CODE_LENGTH = 8
+MIN_TOKEN_LENGTH = 12
+MAX_WORD_LENGTH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,9 @@ class Shape:
     values: "Shape | None" = None
 
 
-NOTHING: Final = Shape()
-SOME_DICT: Final = Shape(frozenset(("dict",)))  # empty, or nested too deeply
-UNINFORMATIVE: Final = (NOTHING, SOME_DICT, Shape(items=NOTHING))
+NOTHING = Shape()
+SOME_DICT = Shape(frozenset(("dict",)))  # empty, or nested too deeply
+UNINFORMATIVE = (NOTHING, SOME_DICT, Shape(items=NOTHING))
 
 
 # --- one result ---------------------------------------------------------------------------------------------------
@@ -197,7 +199,8 @@ def merge(one: Shape, other: Shape) -> Shape:
     """Return the union of two shapes. Merging is commutative, associative and idempotent."""
     if one == other:
         return one
-    words, optional = one.words | other.words, one.optional | other.optional
+    words = one.words | other.words
+    optional = one.optional | other.optional
     items = merge(one.items, other.items) if one.items and other.items else one.items or other.items
     fields = other.fields if one.fields is None else one.fields
     if one.fields is not None and other.fields is not None:

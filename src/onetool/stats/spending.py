@@ -5,7 +5,7 @@ The cost is the sum of `cost_per_call` of the called tools.
 """
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onetool.stats.details import to_text
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from onetool.stats.database import StatisticsTables
     from onetool.stats.record import RunRecord
 
-SCHEMA: Final = """
+SCHEMA = """
 CREATE TABLE spending (
     month TEXT, actor TEXT, agent TEXT, runs BIGINT, calls BIGINT, failed BIGINT, answer_tokens BIGINT,
     result_tokens BIGINT, cost DOUBLE PRECISION, last DOUBLE PRECISION, PRIMARY KEY (month, actor, agent)
 );
 """
-COLUMNS: Final = "month, actor, agent, runs, calls, failed, answer_tokens, result_tokens, cost, last"
-MERGE: Final = """ON CONFLICT (month, actor, agent) DO UPDATE SET
+COLUMNS = "month, actor, agent, runs, calls, failed, answer_tokens, result_tokens, cost, last"
+MERGE = """ON CONFLICT (month, actor, agent) DO UPDATE SET
 runs = spending.runs + excluded.runs, calls = spending.calls + excluded.calls,
 failed = spending.failed + excluded.failed, answer_tokens = spending.answer_tokens + excluded.answer_tokens,
 result_tokens = spending.result_tokens + excluded.result_tokens, cost = spending.cost + excluded.cost,
 last = CASE WHEN spending.last > excluded.last THEN spending.last ELSE excluded.last END
 """
-ADD: Final = f"INSERT INTO spending ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {MERGE}"  # noqa: S608 - constants
-READ: Final = f"""
+ADD = f"INSERT INTO spending ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {MERGE}"  # noqa: S608 - constants
+READ = f"""
 SELECT {COLUMNS} FROM spending WHERE coalesce(month = :month, true) AND coalesce(actor = :actor, true)
 AND coalesce(agent = :agent, true) ORDER BY month DESC, calls DESC, actor, agent LIMIT :limit
 """  # noqa: S608 - a constant
-DELETE_OLD: Final = "DELETE FROM spending WHERE last < :before"
-MAX_ROWS: Final = 1_000
-MAX_NAME_CHARS: Final = 200
-MONTH_FORMAT: Final = "%Y-%m"
+DELETE_OLD = "DELETE FROM spending WHERE last < :before"
+MAX_ROWS = 1_000
+MAX_NAME_CHARS = 200
+MONTH_FORMAT = "%Y-%m"
 
 
 class Spending(NamedTuple):

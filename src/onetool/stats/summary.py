@@ -29,7 +29,8 @@ from onetool_child.json_types import JsonMapping
 # Length of a period, and width of its bars. All time uses the first width with few enough bars.
 PERIODS: Mapping[str, tuple[float, int]] = {"day": (DAY, HOUR), "week": (7 * DAY, 6 * HOUR), "month": (30 * DAY, DAY)}
 WIDTHS = (HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY, 364 * DAY)
-MIN_BARS, MAX_BARS = 24, 48
+MIN_BARS = 24
+MAX_BARS = 48
 OLDEST = 10 * 364 * DAY  # older rows are in the first bar: a clock may have been wrong
 ROUND_TRIP_MS = 4000
 MAX_TOOLS = 500
@@ -162,7 +163,8 @@ def summarize(
         runs, savings = _summarize_runs(database, filters, round_trip_ms)
         tools = _summarize_tools(database, filters)
         errors = dict(database.execute(ERRORS, {**filters, "kind": _call_kind(filters)}).fetchall())
-        calls, succeeded = sum(errors.values()), errors.pop("", 0)
+        calls = sum(errors.values())
+        succeeded = errors.pop("", 0)
         return {
             "generated_at": _to_local(now).isoformat(timespec="seconds"),
             "period": period,
@@ -245,9 +247,11 @@ def _summarize_tools(database: StatisticsTables, filters: JsonMapping) -> list[T
 
 def _summarize_runs(database: StatisticsTables, filters: JsonMapping, round_trip_ms: int) -> tuple[RunSummary, Savings]:
     """Return the runs, or those that called the tool, and the savings of these runs and of sessions."""
-    kind, query = rollup.ALL_RUNS, SESSION_SAVINGS
+    kind = rollup.ALL_RUNS
+    query = SESSION_SAVINGS
     if filters["tool"] is not None:
-        kind, query = rollup.RUNS_OF_TOOL, SESSION_SHARES
+        kind = rollup.RUNS_OF_TOOL
+        query = SESSION_SHARES
     filters = {**filters, "kind": kind}
     sessions, definitions, own = database.execute(query, filters).fetchone()
     total, failed, results, round_trips, *bounds = database.execute(RUNS, filters).fetchone()
@@ -271,7 +275,8 @@ def _summarize_runs(database: StatisticsTables, filters: JsonMapping, round_trip
 def _make_series(database: StatisticsTables, filters: JsonMapping, period: str, now: float) -> Series:
     filters = {**filters, "kind": _call_kind(filters)}
     start, width, count = _choose_bars(database, filters, period, now)
-    calls, errors = [0] * count, [0] * count
+    calls = [0] * count
+    errors = [0] * count
     tools: dict[str, list[int]] = {}
     bars = {**filters, "start": start, "bar_width": width, "last": count - 1}
     hour, day = (_first_complete_start(filters["since"], each) for each in (HOUR, DAY))
@@ -294,7 +299,8 @@ def _make_series(database: StatisticsTables, filters: JsonMapping, period: str, 
 def _choose_bars(database: StatisticsTables, filters: JsonMapping, period: str, now: float) -> tuple[int, int, int]:
     """Return the start of the first bar, the width and the number of bars. Bars start at full local hours or days."""
     if period in PERIODS:
-        first, width = filters["since"], PERIODS[period][1]
+        first = filters["since"]
+        width = PERIODS[period][1]
     else:
         first = _find_first_time(database, filters, now)
         width = next((width for width in WIDTHS if now - first < MAX_BARS * width), WIDTHS[-1])

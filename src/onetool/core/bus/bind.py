@@ -20,7 +20,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_QUOTED_CHARS = 200  # characters of an argument name
 MAX_ARGUMENTS = 1_000  # of one call
-NO_ARGUMENTS: Final[JsonMapping] = MappingProxyType({})
+NO_ARGUMENTS: JsonMapping = MappingProxyType({})
 
 
 def bind(
