@@ -10,7 +10,8 @@ import pytest
 from tests.bundles_support import Clock, expect_error, new_bundle, open_store, tool_body
 
 from onetool.bundles import BundleStore, Page
-from onetool.bundles.paging import PageKey, PageTokens
+from onetool.bundles.paging import PageTokens
+from onetool.state.sealing import PageKey
 
 FILTERS = ["tools", None, None, False]
 

@@ -22,12 +22,13 @@ from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolDraft, ToolHit, now
-from onetool.bundles.paging import PageKey, PageTokens, check_page_size, make_page
+from onetool.bundles.paging import PageTokens, check_page_size, make_page
 from onetool.bundles.reader import BundleReader, StoredToolUsage, UsageCounts, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.sync import list_problems
 from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import BundleError
+from onetool.state.sealing import PageKey
 from onetool.stats.database import StatisticsFile
 from onetool.util.problem import Problem
 from onetool.util.storage_errors import is_full

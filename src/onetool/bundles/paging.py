@@ -9,15 +9,11 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from onetool.bundles import rules
 from onetool.bundles.model import Page
-from onetool.util import atomic
-from onetool.util.locks import locked
 
 T = TypeVar("T")
 MAX_PAGE_SIZE: Final = 256
@@ -75,37 +71,6 @@ class PageTokens:
 
     def _signature(self, content: bytes) -> bytes:
         return hmac.digest(self._load_key(), content, hashlib.sha256)[:SIGNATURE_BYTES]
-
-
-class PageKey:
-    """The key of page tokens in a file."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._temporary_key = b""  # used if the disk cannot be written: its tokens are valid in this process only
-
-    def load(self) -> bytes:
-        """Return the key. It is read each time: another process may create it or replace the directory."""
-        key = self._read()
-        if key is not None:
-            return key
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with locked(self._file.with_name(f"{self._file.name}.lock")):
-                if (key := self._read()) is None:
-                    key = os.urandom(KEY_BYTES)
-                    atomic.write(self._file, key.hex(), durable=True)
-                return key
-        except OSError:
-            self._temporary_key = self._temporary_key or os.urandom(KEY_BYTES)
-            return self._temporary_key
-
-    def _read(self) -> bytes | None:
-        try:
-            key = bytes.fromhex(self._file.read_text("ascii"))
-        except (OSError, ValueError):
-            return None
-        return key if len(key) == KEY_BYTES else None
 
 
 def _digest(filters: object) -> str:

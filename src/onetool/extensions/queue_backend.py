@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
-from onetool.errors import Cancelled, ConfigError, Interrupted, StorageError, ToolError, ToolTimeout
+from onetool.errors import Cancelled, Interrupted, StorageError, ToolError, ToolTimeout
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker_backend import Timeouts
 from onetool.state.storage import JobRequest, JobStatus, JobStorage
@@ -194,9 +194,3 @@ class _JobFollower:
 def make_worker_error(name: str, queue: str, seconds: float) -> ToolTimeout:
     message = f"{name} was not called: no worker serves the queue {queue}, after {seconds:g} s"
     return ToolTimeout(message, hint=f"start one: `onetool worker --queue {queue}`", code="no_worker")
-
-
-def make_store_error(pack: str) -> ConfigError:
-    message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
-    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
-    return ConfigError(message, hint=hint)

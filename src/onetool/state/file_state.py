@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
-from onetool.bundles.paging import PageKey
-from onetool.core.bus.budget import BudgetGuard, Limits
 from onetool.llm.token_budget import TokenUsageFile
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import Directories
@@ -26,11 +24,10 @@ from onetool.state.memory import EndedSessions, MemoryCounters
 from onetool.state.no_jobs import NoJobs
 from onetool.state.notices import NoticeFiles
 from onetool.state.run_store import RunStore
-from onetool.state.sealing import KEY_BYTES, load_key
+from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
 from onetool.state.settings_files import SettingsFiles
 from onetool.state.storage import StateDescription
-from onetool.state.token_file import TokenFile
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
@@ -38,6 +35,8 @@ from onetool.stats.shapes import Shapes
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
     from onetool.config.model import Output
+    from onetool.core.bus.budget import BudgetGuard, Limits
+    from onetool.state.token_file import TokenFile
 
 
 class FileState(BaseState):
@@ -62,7 +61,6 @@ class FileState(BaseState):
         self.token_usage = TokenUsageFile(directories.user / "stats" / "llm.json")
         self.credentials = CredentialStore(directories.user / CREDENTIALS)
         self.token_use = LastUseFiles(directories.user)
-        self.tokens = TokenFile(directories)
         self.settings = SettingsFiles(directories)
         self.counters = MemoryCounters()
         self.ended_sessions = EndedSessions()
@@ -79,6 +77,12 @@ class FileState(BaseState):
 
     def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
         """Do nothing: files have no replicas."""
+
+    @cached_property
+    def tokens(self) -> "TokenFile":
+        from onetool.state.token_file import TokenFile
+
+        return TokenFile(self._directories)
 
     @cached_property
     def _keys(self) -> dict[str, Callable[[], bytes]]:
@@ -118,5 +122,7 @@ class FileState(BaseState):
     def call_rates(self, directory: Path) -> SharedRateLimiter:
         return SharedRateLimiter(directory / ".usage" / "rates.db")
 
-    def guard_budget(self, limits: Limits, **options: Any) -> BudgetGuard:
+    def guard_budget(self, limits: "Limits", **options: Any) -> "BudgetGuard":
+        from onetool.core.bus.budget import BudgetGuard
+
         return BudgetGuard(limits, **options)

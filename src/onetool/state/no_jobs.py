@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from onetool.extensions.queue_backend import make_store_error
+from onetool.errors import ConfigError
 from onetool.state.storage import JobRequest, JobStatus, QueueStatus
 from onetool.util.problem import Problem
 
@@ -31,3 +31,9 @@ class NoJobs:
 
     def list_queues(self, _names: Collection[str] = (), /) -> list[QueueStatus]:
         return []
+
+
+def make_store_error(pack: str) -> ConfigError:
+    message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
+    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
+    return ConfigError(message, hint=hint)
