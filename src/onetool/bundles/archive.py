@@ -12,24 +12,25 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, count
-from typing import Any, Final
+from typing import Any
 
 from onetool.backends.http_tool import credentials
 from onetool.bundles.imported import BundleImport, ToolEntry, max_value_count, parse_host
 from onetool.bundles.rules import check_slug, check_version_label, invalid
 from onetool.errors import BundleError
 from onetool.util.secret_finder import secret_name
+from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_ARCHIVE_BYTES: Final = 64 * 1024 * 1024
-MAX_ENTRIES: Final = 25_000
-MAX_ENTRY_BYTES: Final = 2 * 1024 * 1024
-MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024
-MAX_VALUES: Final = 8_000_000  # in memory a value is many times as large as `[],` is in a file
-MAX_RATIO: Final = 100
-MIN_UNPACKED_LIMIT_BYTES: Final = 1024 * 1024  # regardless of the compression ratio
+MAX_ARCHIVE_BYTES = 64 * 1024 * 1024
+MAX_ENTRIES = 25_000
+MAX_ENTRY_BYTES = 2 * 1024 * 1024
+MAX_TOTAL_BYTES = 256 * 1024 * 1024
+MAX_VALUES = 8_000_000  # in memory a value is many times as large as `[],` is in a file
+MAX_RATIO = 100
+MIN_UNPACKED_LIMIT_BYTES = 1024 * 1024  # regardless of the compression ratio
 
 _BUNDLE = "bundle.json"
 _FOLDER = "tools/"
@@ -51,7 +52,7 @@ _UNREADABLE = (
 # --- export --------------------------------------------------------------------------------------------------------
 
 
-def pack(bundle: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]) -> bytes:
+def pack(bundle: JsonMapping, tools: Iterable[JsonMapping]) -> bytes:
     """Return the archive of a bundle: the same bytes for the same content.
 
     Tools have `slug` and `version` in addition to the fields of a PUT request.
@@ -68,7 +69,7 @@ def pack(bundle: Mapping[str, Any], tools: Iterable[Mapping[str, Any]]) -> bytes
     return target.getvalue()
 
 
-def strip_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+def strip_credentials(bundle_slug: str, tools: Iterable[JsonMapping]) -> tuple[list[JsonObject], list[str]]:
     """Return the tools with `${secret:NAME}` for each literal credential, and the names of these secrets."""
     names: dict[str, str] = {}  # by the credential
 
@@ -81,7 +82,7 @@ def strip_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) -> t
             names[value] = next(name for name in chain([wanted], numbered) if name not in used)
         return f"${{secret:{names[value]}}}"
 
-    def clean_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    def clean_tool(tool: JsonMapping) -> JsonObject:
         schema = credentials.replace_in_schema(tool.get("argSchema"), make_reference)
         return {**tool, "httpImpl": credentials.replace(tool.get("httpImpl"), make_reference), "argSchema": schema}
 
@@ -89,11 +90,11 @@ def strip_credentials(bundle_slug: str, tools: Iterable[Mapping[str, Any]]) -> t
     return clean, list(names.values())
 
 
-def _select_fields(body: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+def _select_fields(body: JsonMapping, fields: Iterable[str]) -> JsonObject:
     return {field: body[field] for field in fields if body.get(field) is not None}
 
 
-def _write_entry(archive: zipfile.ZipFile, name: str, content: dict[str, Any]) -> None:
+def _write_entry(archive: zipfile.ZipFile, name: str, content: JsonObject) -> None:
     entry = zipfile.ZipInfo(name)  # dated 1980 by default, so that archives are reproducible
     entry.create_system = 3
     entry.external_attr = (stat.S_IFREG | 0o644) << 16
@@ -120,7 +121,7 @@ def unpack(data: bytes) -> BundleImport:
     return BundleImport(bundle, tools, hosts, secrets)
 
 
-def _read_entries(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_entries(data: bytes) -> Iterator[tuple[str, JsonObject]]:
     _check_size(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -193,7 +194,7 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, bytes_left: in
     return text
 
 
-def _parse_json(text: bytes, name: str) -> dict[str, Any]:
+def _parse_json(text: bytes, name: str) -> JsonObject:
     try:
         found = json.loads(text.decode("utf-8-sig"), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
@@ -208,7 +209,7 @@ def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not valid JSON")
 
 
-def _check_bundle(body: dict[str, Any]) -> dict[str, Any]:
+def _check_bundle(body: JsonObject) -> JsonObject:
     from onetool.bundles.model import BundleDraft
 
     with _add_file_name(_BUNDLE):
@@ -216,7 +217,7 @@ def _check_bundle(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _check_tool(name: str, body: dict[str, Any]) -> ToolEntry:
+def _check_tool(name: str, body: JsonObject) -> ToolEntry:
     from onetool.bundles.model import ToolDraft
 
     rest = {key: value for key, value in body.items() if key not in {"slug", "version"}}

@@ -7,16 +7,15 @@ a digest of its exact spelling, which alone identifies the file.
 import re
 import unicodedata
 from hashlib import blake2b
-from typing import Final
 
 from onetool.bundles import rules
 
-BUNDLE_FILE: Final = "bundle.json"
-SUFFIX: Final = ".json"
-MAX_READABLE_BYTES: Final = 90  # of the readable part; some encrypted file systems accept at most 143 bytes in all
+BUNDLE_FILE = "bundle.json"
+SUFFIX = ".json"
+MAX_READABLE_BYTES = 90  # of the readable part; some encrypted file systems accept at most 143 bytes in all
 _PLAIN = re.compile(r"[a-z0-9-]+")
 _PLAIN_PAIR = re.compile(r"[a-z0-9-]+@[a-z0-9.-]+")
-_UUID_LENGTH: Final = 36
+_UUID_LENGTH = 36
 
 
 def tool_file_names(slug: str, version: str) -> tuple[str, ...]:

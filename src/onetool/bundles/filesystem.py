@@ -12,19 +12,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from onetool.bundles.records import MAX_FILE_BYTES, Unreadable
 from onetool.util.atomic import owner_only
 from onetool.util.locks import try_lock
 
-SCRATCH: Final = ".tmp"
-OWNER: Final = "owner"
+SCRATCH = ".tmp"
+OWNER = "owner"
 _OUR_NAMES = re.compile(r"[0-9a-f]{16}(\.new)?")
 # Raised by file systems that do not accept a character, or for a name that is too long.
-_BAD_NAME: Final = {errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG}
+_BAD_NAME = {errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG}
 # Not all systems have these flags.
-_PLAIN_FILE: Final = os.O_RDONLY + sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+_PLAIN_FILE = os.O_RDONLY + sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 @dataclass(frozen=True, slots=True)

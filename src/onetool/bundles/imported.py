@@ -6,14 +6,14 @@ Nothing is stored here.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from onetool.bundles.secret_bindings import SecretUse, find_secret_uses
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import HostRules
+from onetool_child.json_types import JsonObject
 
-ToolEntry = tuple[str, str, dict[str, Any]]
+ToolEntry = tuple[str, str, JsonObject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class BundleImport:
     `tools` are `(slug, version, body)`; `hosts` belong in http.allowedHosts, `secrets` in secrets.yaml.
     """
 
-    bundle: dict[str, Any]
+    bundle: JsonObject
     tools: list[ToolEntry]
     hosts: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)

@@ -7,7 +7,7 @@ import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice, product
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.model import Bundle
@@ -15,13 +15,13 @@ from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.rules import check_id
 from onetool.core.registry import RegistryEntry, python_name
 
-BUILT_IN: Final = "(select value from meta where name = 'built_in')"
-BUNDLE: Final = f"select id, folder, slug, enabled, deleted_at, body, mtime, size, {BUILT_IN} from bundles"  # noqa: S608
-TOOL: Final = f"""
+BUILT_IN = "(select value from meta where name = 'built_in')"
+BUNDLE = f"select id, folder, slug, enabled, deleted_at, body, mtime, size, {BUILT_IN} from bundles"  # noqa: S608
+TOOL = f"""
 select t.key, t.id, t.bundle, b.slug, b.enabled, t.file, t.body, t.mtime, t.size, {BUILT_IN}
 from tools t join bundles b on b.id = t.bundle where b.deleted_at is null and
 """  # noqa: S608 - texts of ours
-IN_USE: Final = "(? or (t.enabled and b.enabled))"
+IN_USE = "(? or (t.enabled and b.enabled))"
 
 
 class BundleRow(NamedTuple):
@@ -117,7 +117,7 @@ def get_tools(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow
 
 # --- by name in code -----------------------------------------------------------------------------------------------
 
-IS_CURRENT: Final = """
+IS_CURRENT = """
 not exists (
     select 1 from tools o where o.bundle = t.bundle and o.slug = t.slug and (o.enabled, o.key) > (t.enabled, t.key)
 )
@@ -169,7 +169,7 @@ def count_tools(database: sqlite3.Connection) -> dict[str, tuple[int, int]]:
     return {bundle: (all_, enabled) for bundle, all_, enabled in database.execute(query)}
 
 
-FRAME_BYTES: Final = len('{"name":".","description":"","inputSchema":}')
+FRAME_BYTES = len('{"name":".","description":"","inputSchema":}')
 
 
 def list_definition_sizes(database: sqlite3.Connection, bundle_id: str) -> list[tuple[str, int]]:

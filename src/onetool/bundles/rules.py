@@ -7,18 +7,17 @@ import functools
 import re
 import unicodedata
 from pathlib import Path
-from typing import Final
 
 from onetool.errors import BundleError
 from onetool.util.invisible import escape_invisible, find_in_name
 from onetool.util.problem import Location
 
-MAX_NAME_LENGTH: Final = 64
-MAX_DISPLAY_NAME_LENGTH: Final = 256
-MAX_DESCRIPTION_LENGTH: Final = 20_000
-MAX_TAGS: Final = 64
-EXAMPLE_ID: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
-TOOLS: Final = Path(__file__).parents[1] / "tools"
+MAX_NAME_LENGTH = 64
+MAX_DISPLAY_NAME_LENGTH = 256
+MAX_DESCRIPTION_LENGTH = 20_000
+MAX_TAGS = 64
+EXAMPLE_ID = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
+TOOLS = Path(__file__).parents[1] / "tools"
 _UUID_7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 _TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")

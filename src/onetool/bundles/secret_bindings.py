@@ -7,18 +7,19 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.config.model import Settings
 from onetool.errors import NetworkError, ToolError
 from onetool.net.urls import parse_target
 from onetool.util.problem import WARNING, Problem
+from onetool_child.json_types import JsonMapping
 
-SECTION: Final = "bundle_secrets"
-NOT_BOUND: Final = "secret_not_bound"
+SECTION = "bundle_secrets"
+NOT_BOUND = "secret_not_bound"
 # In the JSON of a tool: the parts on which its secrets and their origins depend.
-RELEVANT: Final = re.compile(r'\$\{secret:\w+|"urlTemplate":\s*"https?://[^/?#"\\]+', re.ASCII)
-REFERENCE: Final = "${secret:"
+RELEVANT = re.compile(r'\$\{secret:\w+|"urlTemplate":\s*"https?://[^/?#"\\]+', re.ASCII)
+REFERENCE = "${secret:"
 Bindings = Mapping[str, Sequence[str]]  # origins by secret
 
 
@@ -85,7 +86,7 @@ def find_secret_uses(tools: Iterable[tuple[str, str]]) -> list[SecretUse]:
     return sorted(uses)
 
 
-def list_uses(bundle: str, impl: Mapping[str, Any] | None) -> list[SecretUse]:
+def list_uses(bundle: str, impl: JsonMapping | None) -> list[SecretUse]:
     """Return the uses of secrets in one definition, which may be invalid."""
     from pydantic import ValidationError
 

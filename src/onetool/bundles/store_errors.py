@@ -1,14 +1,14 @@
 """Errors of the bundle store, one function for each reason, and the checks of values that are sent to it."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from onetool.bundles import rules
 from onetool.bundles.model import Switch, ToolDraft
 from onetool.bundles.records import MAX_FILE_BYTES, ToolFile
 from onetool.errors import BundleError
+from onetool_child.json_types import JsonMapping
 
-Body = Mapping[str, Any]
+Body = JsonMapping
 
 
 def bundle_not_found(bundle_id: str) -> BundleError:

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Final
 
 from onetool.bundles.rules import unavailable
 from onetool.errors import BundleError
 from onetool.util.locks import try_lock
 
-LOCK_TIMEOUT_SECONDS: Final = 30.0
-NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
+LOCK_TIMEOUT_SECONDS = 30.0
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 SHORT_PAUSE_SECONDS = 0.0005
 LONG_PAUSE_SECONDS = 0.01
 LONG_WAIT_SECONDS = 1.0

@@ -3,14 +3,13 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import Final
 
 from onetool.bundles import difference
 from onetool.bundles.difference import BundleDifference, ToolChange, ToolOutline
 from onetool.bundles.imported import BundleImport, ToolEntry
 from onetool.bundles.model import StoredTool, ToolDraft
 
-MAX_VERSION_STEM: Final = 58  # of the 64 characters of a version, to leave room for a numeric suffix
+MAX_VERSION_STEM = 58  # of the 64 characters of a version, to leave room for a numeric suffix
 
 
 class VersionConflict(Exception):

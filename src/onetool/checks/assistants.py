@@ -12,6 +12,7 @@ from onetool.clients.edits import value_at
 from onetool.errors import ToolError
 from onetool.paths import Directories
 from onetool.util.problem import OK, WARNING, Location, Problem
+from onetool_child.json_types import JsonMapping
 
 
 def problems(directories: Directories, environment: Mapping[str, str]) -> list[Problem]:
@@ -44,10 +45,11 @@ def _read_entry(client: Client, file: text_files.TextFile) -> Any:
     return value_at(parse(file.text, str(file.path)), client.path)
 
 
-def _check_entry(client: Client, file: Path, entry: Mapping[str, Any], machine: Machine) -> Problem:
+def _check_entry(client: Client, file: Path, entry: JsonMapping, machine: Machine) -> Problem:
     scope = "" if file == client.locate_user_file(machine) else " --project"
     reconnect = f"onetool connect {client.name}{scope} --write"
-    command, env = entry.get("command"), entry.get("env")
+    command = entry.get("command")
+    env = entry.get("env")
     directory = env.get("OT_CWD") if isinstance(env, Mapping) else None
     if isinstance(command, str) and shutil.which(command, path=machine.env.get("PATH")) is None:
         what = f"{client.title} starts {command}, which does not exist ({file})"

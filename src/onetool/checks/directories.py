@@ -41,10 +41,8 @@ def _check_written(loaded: Loaded) -> Iterator[Problem]:
             hint = f"chmod -R u+rwX {path}" if is_ours else f"sudo chown -R $(id -u) {path}"
             what = f"cannot write to {existing}, so nothing is stored there"
             if hasattr(os, "statvfs") and os.statvfs(existing).f_flag & os.ST_RDONLY:
-                what, hint = (
-                    f"{what}: the disk is read-only",
-                    f"remount it writable, or move {existing} to another disk",
-                )
+                what = f"{what}: the disk is read-only"
+                hint = f"remount it writable, or move {existing} to another disk"
             yield storage_problem(what, existing, hint)
         else:
             continue
@@ -79,7 +77,8 @@ def _check_temporary() -> Iterator[Problem]:
 
 
 def _check_named(read: Examined) -> Iterator[Problem]:
-    settings, directories = read.loaded.settings, read.loaded.directories
+    settings = read.loaded.settings
+    directories = read.loaded.directories
     named: list[tuple[tuple[str | int, ...], str, str]] = [
         *((("projects", name), f"project {name}", text) for name, text in settings.projects.items()),
         *((("tools_dir", index), "tools_dir", text) for index, text in enumerate(settings.tools_dir)),
@@ -90,7 +89,8 @@ def _check_named(read: Examined) -> Iterator[Problem]:
         ),
     ]
     for loc, what, text in named:
-        path, place = resolve_path(text, directories.root, directories.home), read.locate(loc)
+        path = resolve_path(text, directories.root, directories.home)
+        place = read.locate(loc)
         if not path.exists():
             hint = f"correct the path, or create the directory: mkdir -p {quote(str(path))}"
             fix = name_fix(CREATE_DIRECTORY, path)

@@ -6,13 +6,12 @@ A problem names its fix. Callers pass only fixes of problems that were just foun
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
 from onetool.errors import ToolError
 from onetool.util.background import exclusive, put_aside
 
-CREATE_DIRECTORY: Final = "create_directory"
-PUT_ASIDE: Final = "put_aside"
+CREATE_DIRECTORY = "create_directory"
+PUT_ASIDE = "put_aside"
 
 
 def name_fix(kind: str, path: Path) -> str:
@@ -43,4 +42,4 @@ def _put_aside(path: Path) -> str:
     return f"renamed {path} to {renamed}; OneTool creates a new one"
 
 
-FIXES: Final[Mapping[str, Callable[[Path], str]]] = {CREATE_DIRECTORY: _create_directory, PUT_ASIDE: _put_aside}
+FIXES: Mapping[str, Callable[[Path], str]] = {CREATE_DIRECTORY: _create_directory, PUT_ASIDE: _put_aside}

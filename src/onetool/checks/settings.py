@@ -66,7 +66,8 @@ def _check_rules(registry: Registry, read: Examined) -> Iterator[Problem]:
         for index, rule in enumerate(() if isinstance(agent.policy, str) else agent.policy)
     ]
     for path, tools in rules:
-        pack, literal = tools.partition(".")[0], tools.partition(".")[0] if set(tools) & set("*?[") else tools
+        pack = tools.partition(".")[0]
+        literal = tools.partition(".")[0] if set(tools) & set("*?[") else tools
         if set(literal) & set("*?[") or python_name(pack) in unknown:
             continue
         if registry.get(literal) is None and not registry.is_pack(python_name(literal)):
@@ -81,7 +82,8 @@ def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
     aliases = read.loaded.settings.aliases
     unknown = {*registry.problems(), *map(python_name, read.loaded.settings.servers)} - set(registry.packs())
     for alias in aliases:
-        place, chain = read.locate(("aliases", alias)), [alias]
+        place = read.locate(("aliases", alias))
+        chain = [alias]
         if is_reserved(alias):
             what = f"{place}: alias {alias} has a name reserved by Python or OneTool, so code cannot call it"
             yield Problem(what, "rename the alias", place)

@@ -6,7 +6,7 @@ channel starts no process and knows nothing about runs: the callbacks handle wha
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -19,10 +19,13 @@ from onetool.util.raw_json import RawJson
 from onetool_child import messages
 from onetool_child.data import encode
 from onetool_child.errors import describe, error_type, get_message, restore
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_MESSAGES = 200_000  # each costs the server a little, and no legitimate run needs that many
 MAX_CONCURRENT_REQUESTS = 32  # of the other end; more are not read
-MAX_BURST, BURST_PAUSE_SECONDS = 8, 0.001  # requests that are started without a pause, and the pause after them
+# requests that are started without a pause, and the pause after them
+MAX_BURST = 8
+BURST_PAUSE_SECONDS = 0.001
 UNSENT_POLL_SECONDS = 0.01
 MAX_UNSENT_BYTES = 16 << 20  # responses that the other end has not read; then no more are written
 LARGE_VALUE_LENGTH = 20_000  # characters or items; larger values are encoded in a thread
@@ -30,7 +33,7 @@ MAX_ITEMS_AT_ONCE = 1_000  # of a list, encoded in one call, which holds the int
 ERROR_STRINGS = frozenset({"type", "class", "message"})  # of an error
 INVALID_MESSAGE = "it sent an invalid message"
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
-OnNotify = Callable[[str, dict[str, Any]], None]
+OnNotify = Callable[[str, JsonObject], None]
 OnPiece = Callable[[str, bytes], None]
 
 
@@ -49,7 +52,7 @@ class ChannelClosed(Exception):
 class Reply(Result):
     """A result with more members of its message, which tell the child about the run."""
 
-    members: Mapping[str, Any] = field(default_factory=dict)
+    members: JsonMapping = field(default_factory=dict)
 
 
 class Channel(asyncio.Protocol):
@@ -68,8 +71,11 @@ class Channel(asyncio.Protocol):
         at_once: int = MAX_CONCURRENT_REQUESTS,
         messages: int | None = MAX_MESSAGES,
     ) -> None:
-        self._on_request, self._on_notify, self._on_piece = on_request, on_notify, on_piece
-        self._at_once, self._max_messages = at_once, messages
+        self._on_request = on_request
+        self._on_notify = on_notify
+        self._on_piece = on_piece
+        self._at_once = at_once
+        self._max_messages = messages
         self._buffer = bytearray()
         self._searched = 0
         self._piece: tuple[str, int] | None = None  # kind and size of the piece that comes next
@@ -174,7 +180,7 @@ class Channel(asyncio.Protocol):
 
     # --- requests and responses -------------------------------------------------------------------------------
 
-    def request(self, method: str, params: dict[str, Any]) -> asyncio.Future[Any]:
+    def request(self, method: str, params: JsonObject) -> asyncio.Future[Any]:
         self.last_id += 1
         answer = asyncio.get_running_loop().create_future()
         if self.closed.done():
@@ -188,7 +194,7 @@ class Channel(asyncio.Protocol):
         """Return whether a request is unanswered, even if its caller no longer waits."""
         return ident in self._waiting and not self.closed.done()
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: JsonObject) -> None:
         self._write(_encode_line({"method": method, "params": params}))
 
     @property
@@ -234,7 +240,7 @@ class Channel(asyncio.Protocol):
         else:
             self._on_piece(kind, data)
 
-    def _dispatch(self, message: dict[str, Any], size: int) -> None:
+    def _dispatch(self, message: JsonObject, size: int) -> None:
         if "method" not in message:
             self._resolve(self._waiting[message["id"]], message)
             del self._waiting[message["id"]]
@@ -254,7 +260,7 @@ class Channel(asyncio.Protocol):
         else:
             self._on_notify(message["method"], message["params"])
 
-    def _put_strings(self, message: dict[str, Any]) -> None:
+    def _put_strings(self, message: JsonObject) -> None:
         """Insert the long strings of a request, which were sent before it."""
         if self._strings or "strings" in message:
             text = self._strings.decode(*messages.UTF8)
@@ -265,7 +271,7 @@ class Channel(asyncio.Protocol):
         self._tasks.discard(task)
         self._resume()
 
-    def _resolve(self, answer: asyncio.Future[Any], message: dict[str, Any]) -> None:
+    def _resolve(self, answer: asyncio.Future[Any], message: JsonObject) -> None:
         if answer.done():
             return
         if "error" in message:
@@ -273,7 +279,7 @@ class Channel(asyncio.Protocol):
         else:
             answer.set_result(message["result"])
 
-    async def _respond(self, ident: object, method: str, params: dict[str, Any]) -> None:
+    async def _respond(self, ident: object, method: str, params: JsonObject) -> None:
         # A child that does not read its responses only delays itself.
         while self.unsent > MAX_UNSENT_BYTES and not self.closed.done():  # noqa: ASYNC110 - not all transports have an event for it
             await asyncio.sleep(UNSENT_POLL_SECONDS)
@@ -291,7 +297,7 @@ class Channel(asyncio.Protocol):
             result.error.__traceback__ = None  # its frames refer to the error
 
 
-async def _encode_result(members: dict[str, Any], result: Result) -> Iterable[bytes]:
+async def _encode_result(members: JsonObject, result: Result) -> Iterable[bytes]:
     if result.error is not None:
         return [_encode_failure(members, result.error)]
     if isinstance(result.value, RawJson):
@@ -305,7 +311,7 @@ async def _encode_result(members: dict[str, Any], result: Result) -> Iterable[by
         return [_encode_failure(members, error)]
 
 
-def _encode_failure(members: dict[str, Any], error: BaseException) -> bytes:
+def _encode_failure(members: JsonObject, error: BaseException) -> bytes:
     kind = {"type": error_type(error), "class": type(error).__name__, "message": get_message(error)}
     try:
         return _encode_error(members, describe(error))
@@ -313,15 +319,15 @@ def _encode_failure(members: dict[str, Any], error: BaseException) -> bytes:
         return _encode_error(members, kind)
 
 
-def _encode_error(members: dict[str, Any], detail: dict[str, Any]) -> bytes:
+def _encode_error(members: JsonObject, detail: JsonObject) -> bytes:
     return _encode_line({**members, "error": {"code": -32000, "message": detail["message"], "data": detail}})
 
 
-def _encode_line(message: dict[str, Any]) -> bytes:
+def _encode_line(message: JsonObject) -> bytes:
     return encode({"jsonrpc": "2.0", **message}).encode("ascii") + b"\n"
 
 
-def _encode_large(members: dict[str, Any], value: Any) -> bytes:
+def _encode_large(members: JsonObject, value: Any) -> bytes:
     """Encode a large result. A list is encoded in parts, so that other threads get the interpreter lock."""
     if not isinstance(value, list):
         return _encode_line({**members, "result": value})
@@ -333,7 +339,7 @@ def _encode_large(members: dict[str, Any], value: Any) -> bytes:
 class RemoteError(Exception):
     """An error response: `data` is its content, `original` the exception restored from it."""
 
-    def __init__(self, data: dict[str, Any]) -> None:
+    def __init__(self, data: JsonObject) -> None:
         super().__init__(str(data.get("message", "")))
         # The other end may send anything; these must be strings.
         texts = {key: str(value) for key, value in data.items() if key in ERROR_STRINGS}

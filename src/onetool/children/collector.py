@@ -14,7 +14,9 @@ class Collector:
     """Collect a message of at most `limit` bytes; of a larger one, keep both ends."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._data, self._size = limit, bytearray(), 0
+        self._limit = limit
+        self._data = bytearray()
+        self._size = 0
 
     def add(self, data: bytes) -> None:
         self._size += len(data)
@@ -24,8 +26,10 @@ class Collector:
 
     def take(self) -> tuple[bytes, str | None]:
         """Return the message, and the problem with its size or None; start the next message."""
-        data, size = bytes(self._data), self._size
-        self._data, self._size = bytearray(), 0
+        data = bytes(self._data)
+        size = self._size
+        self._data = bytearray()
+        self._size = 0
         return data, f"the message has {size} bytes, the limit is {self._limit}" if size > self._limit else None
 
 

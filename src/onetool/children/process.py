@@ -18,7 +18,9 @@ import anyio.to_thread
 
 from onetool_child import guard
 
-MAX_KEPT_CHARS, MAX_QUOTED_CHARS = 4000, 1500  # of the output of a process
+# of the output of a process
+MAX_KEPT_CHARS = 4000
+MAX_QUOTED_CHARS = 1500
 MAX_LINE_CHARS = 8000  # a longer line is passed on incomplete
 GUARD = (sys.executable, "-I", "-S", str(Path(guard.__file__)))  # followed by the command of the process
 READ_BYTES = 1 << 16  # the default of asyncio is four times as large and mapped again for every read
@@ -48,7 +50,8 @@ class Printed:
     def add(self, data: bytes, *, final: bool = False) -> None:
         text = self._line + self._decode(data, final)
         end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE_CHARS else text.rfind("\n") + 1
-        lines, self._line = text[:end], text[end:]
+        lines = text[:end]
+        self._line = text[end:]
         self._kept = _last_lines(self._kept + lines, MAX_KEPT_CHARS)
         self._recent = _last_lines(self._recent + lines, MAX_KEPT_CHARS)
         if lines:
@@ -90,7 +93,8 @@ def _last_lines(text: str, size: int) -> str:
 
 class Process(asyncio.SubprocessProtocol):
     def __init__(self, channel: Endpoint, on_printed: OnPrinted, *, guarded: bool) -> None:
-        self._channel, self._guarded = channel, guarded
+        self._channel = channel
+        self._guarded = guarded
         self._transport: asyncio.SubprocessTransport
         self.printed = Printed(on_printed)
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
@@ -142,7 +146,8 @@ class Process(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
-        to_child, from_child = transport.get_pipe_transport(0), transport.get_pipe_transport(1)
+        to_child = transport.get_pipe_transport(0)
+        from_child = transport.get_pipe_transport(1)
         assert to_child is not None
         assert isinstance(from_child, asyncio.ReadTransport)
         from_child.max_size = READ_BYTES  # type: ignore[attr-defined]

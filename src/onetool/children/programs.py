@@ -62,7 +62,8 @@ class OutputTail:
     """The last bytes that a program printed."""
 
     def __init__(self, max_bytes: int = MAX_TAIL_BYTES) -> None:
-        self._max_bytes, self._kept = max_bytes, bytearray()
+        self._max_bytes = max_bytes
+        self._kept = bytearray()
 
     def __call__(self, data: bytes) -> None:
         self._kept += data
@@ -79,7 +80,8 @@ async def run(program: Program, on_output: OnData, on_error: OnData) -> Ended:
     try:
         ends = {running.ended, running.stopped}
         await asyncio.wait(ends, timeout=program.seconds, return_when=asyncio.FIRST_COMPLETED)
-        exited, timed_out = running.ended.done(), not any(future.done() for future in ends)
+        exited = running.ended.done()
+        timed_out = not any(future.done() for future in ends)
     finally:
         await running.end()
     if running.stopped.done():
@@ -201,7 +203,9 @@ def _run_in_new_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 class _Running:
     def __init__(self, process: subprocess.Popen[bytes], write_end: int, *, guarded: bool) -> None:
-        self._process, self._write_end, self._guarded = process, write_end, guarded
+        self._process = process
+        self._write_end = write_end
+        self._guarded = guarded
         self._pipes: list[asyncio.ReadTransport] = []
         self._closed: list[asyncio.Future[None]] = []
         self._ending: asyncio.Task[None] | None = None
@@ -267,7 +271,8 @@ class _OutputReader(asyncio.Protocol):
     """A reader of one output stream. It ignores data after a callback has stopped the program."""
 
     def __init__(self, on_data: OnData, stop: asyncio.Future[None]) -> None:
-        self._on_data, self._stop = on_data, stop
+        self._on_data = on_data
+        self._stop = stop
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:

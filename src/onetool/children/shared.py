@@ -157,5 +157,6 @@ class SharedPool(Generic[Child]):
 
     async def close(self) -> None:
         """End all children, and the calls of their users."""
-        children, self._children = self._children, []
+        children = self._children
+        self._children = []
         await asyncio.gather(*(child.close() for _, child in children))

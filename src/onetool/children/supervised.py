@@ -9,7 +9,8 @@ from typing import Generic, Protocol, TypeVar
 
 from onetool.errors import ToolError
 
-FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 60.0
+FIRST_WAIT_SECONDS = 1.0
+MAX_WAIT_SECONDS = 60.0
 BUSY_SECONDS = 1.0  # until the next check of a child that is in use
 
 
@@ -31,12 +32,16 @@ class Supervised(Generic[Child]):
         stop: Callable[[Child], None],
         idle: Callable[[Child], float | None],
     ) -> None:
-        self._name, self._start, self._stop, self._idle = name, start, stop, idle
+        self._name = name
+        self._start = start
+        self._stop = stop
+        self._idle = idle
         self._child: Child | None = None
         self.starting: asyncio.Task[Child] | None = None
         self.last_use = 0.0
         self.failure: ToolError | None = None
-        self._failures, self._next_try = 0, 0.0
+        self._failures = 0
+        self._next_try = 0.0
 
     @property
     def live(self) -> Child | None:
@@ -72,10 +77,14 @@ class Supervised(Generic[Child]):
         except ToolError as error:
             self.failure = error
             pause = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**self._failures)
-            self._failures, self._next_try = self._failures + 1, asyncio.get_running_loop().time() + pause
+            self._failures = self._failures + 1
+            self._next_try = asyncio.get_running_loop().time() + pause
             raise
-        self._child, self.failure, self._failures = child, None, 0
-        self._next_try, self.last_use = 0.0, asyncio.get_running_loop().time()
+        self._child = child
+        self.failure = None
+        self._failures = 0
+        self._next_try = 0.0
+        self.last_use = asyncio.get_running_loop().time()
         self._stop_when_idle(child)
         return child
 
@@ -86,25 +95,31 @@ class Supervised(Generic[Child]):
 
     def retry_now(self) -> None:
         """Forget the last failure: its reason is gone."""
-        self.failure, self._failures, self._next_try = None, 0, 0.0
+        self.failure = None
+        self._failures = 0
+        self._next_try = 0.0
 
     def lose(self, child: Child, failure: ToolError) -> bool:
         """Record that the child was lost; return whether it was the current one. A new start is allowed at once."""
         is_current = self._child is child
         if is_current:
-            self._child, self.failure, self._next_try = None, failure, 0.0
+            self._child = None
+            self.failure = failure
+            self._next_try = 0.0
         return is_current
 
     def release(self) -> Child | None:
         """Return the child without stopping it, and forget it."""
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         return child
 
     def _stop_when_idle(self, child: Child) -> None:
         """Stop the child after its idle time, which restarts with every use."""
         if child.is_over or self._child is not child:
             return
-        loop, idle = asyncio.get_running_loop(), self._idle(child)
+        loop = asyncio.get_running_loop()
+        idle = self._idle(child)
         left = BUSY_SECONDS if idle is None else self.last_use + idle - loop.time()
         if left > 0:
             loop.call_later(left, self._stop_when_idle, child)

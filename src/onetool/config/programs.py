@@ -104,7 +104,8 @@ def ignores_packages(server: Server) -> bool:
 
     A server that names a directory with `cwd`, `--prefix` or a local package uses the packages of that directory.
     """
-    name, words = PurePath(str(server.command)).name, server.args
+    name = PurePath(str(server.command)).name
+    words = server.args
     is_fetched = name == "npx" or (name == "npm" and not {"exec", "x"}.isdisjoint(words[:1]))
     is_local = any(word.startswith((".", "/", "~", "file:")) for word in _iterate_launch_words(words))
     has_prefix = any(word.partition("=")[0] == "--prefix" for word in words)
@@ -156,7 +157,8 @@ def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
 
 def _find_programs(server: Server, directory: Path, search_path: str | None) -> Iterator[Path]:
     """Yield the program of a server, and the paths in its PATH where another program of that name could be created."""
-    command, path = str(server.command), server.env.get("PATH", "")
+    command = str(server.command)
+    path = server.env.get("PATH", "")
     if "/" in command:
         yield from filter(None, [_to_path(command, directory)])
         return

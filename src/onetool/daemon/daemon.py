@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
 
 from onetool.app import OneTool
 from onetool.config.model import Daemon
@@ -33,9 +32,10 @@ from onetool.transports.logging_bridge import CurrentLog
 from onetool.transports.mcp.client_identity import LocalClient, current_client
 from onetool.transports.mcp.mcp_server import forward_sdk_logging, serve_connection
 from onetool.transports.stdio import socket_streams
+from onetool_child.json_types import JsonObject
 
-CHECK_SECONDS: Final = 1.0
-LOG_FILE: Final = "daemon.log"
+CHECK_SECONDS = 1.0
+LOG_FILE = "daemon.log"
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ConnectedClient(LocalClient):
     since: float = field(default_factory=time.time)
     is_disconnected: bool = False  # by a person; it does not come back
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         request = self.request
         name = " ".join(("onetool", *request.argv[:1])) if request.kind == "command" else self.name
         fields = {"pid": request.pid, "name": name, "directory": str(request.directory), "kind": request.kind}
@@ -58,7 +58,9 @@ class DaemonServer:
     """The shared server of a user."""
 
     def __init__(self, listener: socket.socket, path: Path, log: Log) -> None:
-        self._listener, self._path, self._log = listener, path, log
+        self._listener = listener
+        self._path = path
+        self._log = log
         self._inode = path.stat().st_ino
         self._installation = describe_installation()
         self._shared = SharedProcesses()
@@ -66,7 +68,8 @@ class DaemonServer:
         self._clients: dict[asyncio.Task[None], ConnectedClient] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._http = DaemonHttp(self._applications, self._shared, log)
-        self._started, self._idle_since = time.time(), time.monotonic()
+        self._started = time.time()
+        self._idle_since = time.monotonic()
         self._ended = asyncio.Event()
 
     async def serve(self) -> None:
@@ -75,7 +78,8 @@ class DaemonServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(self._applications.reload()))
-        accepting, checking = asyncio.ensure_future(self._accept()), asyncio.ensure_future(self._check())
+        accepting = asyncio.ensure_future(self._accept())
+        checking = asyncio.ensure_future(self._check())
         self._log.event("daemon.start", pid=os.getpid(), socket=str(self._path))
         try:
             await self._ended.wait()
@@ -218,7 +222,7 @@ class DaemonServer:
             task.cancel()
         return [client.session for _, client in found]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "started_at": round(self._started, 3),
             "idle": self._settings.idle,

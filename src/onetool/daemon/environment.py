@@ -4,13 +4,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from onetool.extensions.environments import PASSED_VARIABLES
 
-PREFIXES: Final = ("ONETOOL_", "OT_", "UV_")
-NOT_KEPT: Final = frozenset({"ONETOOL_TOKEN", "ONETOOL_STANDALONE"})  # for the command line only
-_DIGEST_KEY: Final = os.urandom(16)  # so that a digest says nothing about a secret
+PREFIXES = ("ONETOOL_", "OT_", "UV_")
+NOT_KEPT = frozenset({"ONETOOL_TOKEN", "ONETOOL_STANDALONE"})  # for the command line only
+_DIGEST_KEY = os.urandom(16)  # so that a digest says nothing about a secret
 
 
 class ClientEnvironment(Mapping[str, str]):

@@ -15,18 +15,19 @@ import stat
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from onetool.daemon_client import PROTOCOL, describe_installation, get_peer
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonObject
 
-MAX_REQUEST_BYTES: Final = 8 << 20  # the environment, and code from standard input
-REQUEST_SECONDS: Final = 10.0
-READ_BYTES: Final = 1 << 16
-NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+MAX_REQUEST_BYTES = 8 << 20  # the environment, and code from standard input
+REQUEST_SECONDS = 10.0
+READ_BYTES = 1 << 16
+NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 # Lines of /proc/PID/status. In a container, all processes have a seccomp filter; one that has more is confined more.
-CONFINEMENT: Final = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")
-PEER_HANDLE: Final = 77  # SO_PEERPIDFD, since Linux 6.5
+CONFINEMENT = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")
+PEER_HANDLE = 77  # SO_PEERPIDFD, since Linux 6.5
 Kind = Literal["stdio", "command", "status", "disconnect", "stop", "drain"]
 
 
@@ -109,7 +110,8 @@ async def _receive(connection: socket.socket) -> tuple[Any, int]:
 
 def _find_path(directory: int) -> Path:
     """Return the path of an open directory. Raise if the path leads elsewhere."""
-    path, found = Path(f"/proc/self/fd/{directory}").readlink(), os.fstat(directory)
+    path = Path(f"/proc/self/fd/{directory}").readlink()
+    found = os.fstat(directory)
     try:
         if stat.S_ISDIR(found.st_mode) and os.path.samestat(path.stat(), found):
             return path
@@ -174,7 +176,7 @@ def _read_label(process: Path) -> bytes:
         return b""
 
 
-async def send_reply(connection: socket.socket, reply: dict[str, Any]) -> None:
+async def send_reply(connection: socket.socket, reply: JsonObject) -> None:
     """Answer the request of a client. A client that is gone is ignored."""
     base = {"installation": describe_installation(), "pid": os.getpid(), "version": __version__}
     with contextlib.suppress(OSError):

@@ -21,7 +21,9 @@ class DaemonHttp:
     """An HTTP server with an application of its own, for the settings and the home directory of the user."""
 
     def __init__(self, applications: Applications, shared: SharedProcesses, log: Log) -> None:
-        self._applications, self._shared, self._log = applications, shared, log
+        self._applications = applications
+        self._shared = shared
+        self._log = log
         self._serving: asyncio.Task[None] | None = None
         self._server: HttpServer | None = None
 

@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from onetool.config.model import Agent, Budgets, Rule, Sandbox
 from onetool.net.hosts import covers_host
 from onetool.paths import Directories, resolve_path
 
-BUDGETS: Final = ("time_seconds", "calls", "tokens", "cost")
+BUDGETS = ("time_seconds", "calls", "tokens", "cost")
 
 
 def list_wider_settings(agent: Agent, bound: Agent, directories: Directories) -> list[str]:
@@ -30,7 +30,8 @@ def list_wider_settings(agent: Agent, bound: Agent, directories: Directories) ->
     }
     wider = []
     for key in Agent.model_fields:
-        new, old = getattr(agent, key), getattr(bound, key)
+        new = getattr(agent, key)
+        old = getattr(bound, key)
         if new != old and not (key in comparisons and comparisons[key](new, old)):
             wider.append(key)
     return wider
@@ -71,7 +72,8 @@ def _list_directories(sandbox: Sandbox, directories: Directories) -> list[Path]:
 
 def _is_budget_within(new: Budgets, old: Budgets) -> bool:
     for key in BUDGETS:
-        limit, old_limit = getattr(new, key), getattr(old, key)
+        limit = getattr(new, key)
+        old_limit = getattr(old, key)
         if old_limit is not None and (limit is None or limit > old_limit):
             return False
     return True

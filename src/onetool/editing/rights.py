@@ -7,7 +7,7 @@ of credentials, isolation, authentication or the store needs the scope `owner`. 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from onetool.clients import yaml_edit
 from onetool.config.model import Agent, Http, OAuth, Server, Settings
@@ -20,11 +20,11 @@ from onetool.net.hosts import find_private_address
 from onetool.net.urls import parse_target
 from onetool.paths import Directories
 
-ADMIN: Final = "admin"
-OWNER: Final = "owner"
+ADMIN = "admin"
+OWNER = "owner"
 # Fields that `admin` may change. Everything that starts a program is not among them.
-SERVER_FIELDS: Final = frozenset({"enabled", "timeout", "idle_timeout", "tools", "expose", "pin", "sanitize"})
-URL_SERVER_FIELDS: Final = SERVER_FIELDS | {"headers", "transport", "accounts", "stateful", "shared"}
+SERVER_FIELDS = frozenset({"enabled", "timeout", "idle_timeout", "tools", "expose", "pin", "sanitize"})
+URL_SERVER_FIELDS = SERVER_FIELDS | {"headers", "transport", "accounts", "stateful", "shared"}
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:secret:)?([^}:]*)")
 
 
@@ -43,7 +43,8 @@ def check_rights(planned: PlannedEdit, scope: str, own_agent: str | None) -> Non
 
 def find_owner_reasons(planned: PlannedEdit, own_agent: str | None) -> Iterator[str]:
     """Yield why an edit needs the scope `owner`; nothing if `admin` is enough."""
-    before, after = planned.before.settings, planned.after.settings
+    before = planned.before.settings
+    after = planned.after.settings
     checks: Mapping[str, Callable[[Settings, Settings], Iterator[str]]] = {
         "servers": _check_servers,
         "agents": lambda old, new: _check_agents(old, new, own_agent, planned.before.directories),
@@ -58,7 +59,8 @@ def find_owner_reasons(planned: PlannedEdit, own_agent: str | None) -> Iterator[
 
 def _check_servers(before: Settings, after: Settings) -> Iterator[str]:
     for name in {**before.servers, **after.servers}:
-        old, new = before.servers.get(name), after.servers.get(name)
+        old = before.servers.get(name)
+        new = after.servers.get(name)
         if old != new:
             yield from _check_server(f"servers.{name}", old, new)
 
@@ -90,7 +92,8 @@ def _get_host(server: Server) -> str | None:
 def _check_agents(before: Settings, after: Settings, own_agent: str | None, directories: Directories) -> Iterator[str]:
     own = before.agents.get(own_agent or "", Agent())
     for name in {**before.agents, **after.agents}:
-        old, new = before.agents.get(name), after.agents.get(name)
+        old = before.agents.get(name)
+        new = after.agents.get(name)
         if old == new:
             continue
         if name == own_agent:

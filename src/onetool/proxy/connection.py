@@ -7,7 +7,7 @@ server is kept for error messages. `session` decides when to connect.
 import asyncio
 import importlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -29,6 +29,7 @@ from onetool.proxy.relay import DeclaringStream, Relay, Relays, WrappedStream
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.stdio import MissingProgram, stdio_streams
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.oauth.bearer_auth import BearerAuth
@@ -376,7 +377,7 @@ async def _accept_result(_name: str, _result: Any) -> None:
     """Leave the validation of results to the bus."""
 
 
-async def _keep_subscribed(client: Any, subscribed: asyncio.Event, changes: Mapping[str, Any]) -> None:
+async def _keep_subscribed(client: Any, subscribed: asyncio.Event, changes: JsonMapping) -> None:
     """Keep a subscription open. Changes arrive as notifications, as from older servers."""
     try:
         with suppress(Exception):  # the server has no subscriptions, or the connection was lost

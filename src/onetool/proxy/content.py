@@ -12,6 +12,7 @@ from typing import Any
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy.definitions import Definition
 from onetool.util.raw_json import RawJson
+from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
 
 StoreMedia = Callable[[bytes, str], str]  # content and MIME type -> handle
@@ -66,12 +67,12 @@ def convert_block(block: Any, store_media: StoreMedia) -> Any:
     return to_plain(block)
 
 
-def to_plain(model: Any) -> dict[str, Any]:
-    data: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+def to_plain(model: Any) -> JsonObject:
+    data: JsonObject = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return data
 
 
-def convert_prompt(result: Any, store_media: StoreMedia) -> dict[str, Any]:
+def convert_prompt(result: Any, store_media: StoreMedia) -> JsonObject:
     """Return the messages of a prompt: text as it is, other content as in results."""
     messages = []
     for message in result.messages:
@@ -88,7 +89,7 @@ def convert_resources(result: Any, store_media: StoreMedia) -> Any:
     return parts[0] if len(parts) == 1 else parts
 
 
-def convert_resource(content: Any, store_media: StoreMedia) -> dict[str, Any]:
+def convert_resource(content: Any, store_media: StoreMedia) -> JsonObject:
     details = {"uri": str(content.uri), "mimeType": content.mime_type or ""}
     if hasattr(content, "text"):
         return {**details, "text": content.text}
@@ -96,7 +97,7 @@ def convert_resource(content: Any, store_media: StoreMedia) -> dict[str, Any]:
     return {**details, **_store_media("blob", content.blob, mime_type, store_media)}
 
 
-def _store_media(kind: str, data: str, mime_type: str, store_media: StoreMedia) -> dict[str, Any]:
+def _store_media(kind: str, data: str, mime_type: str, store_media: StoreMedia) -> JsonObject:
     try:
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from onetool.children.collector import END_BYTES, find_id
+from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, TooLarge, has_few_values
 
 MAX_UPSTREAM_BYTES = 8 << 20  # a message cannot be split, and images are large
@@ -35,7 +36,7 @@ def reject(message: bytes, problem: str) -> bytes:
     return json.dumps(error_response(ident, problem)).encode()
 
 
-def error_response(ident: int | str, reason: str) -> dict[str, Any]:
+def error_response(ident: int | str, reason: str) -> JsonObject:
     return {"jsonrpc": "2.0", "id": ident, "error": {"code": -32603, "message": reason}}
 
 

@@ -92,7 +92,8 @@ def render_error(error: ToolError, calls: list[tuple[str, str]]) -> str:
 
 
 def _headline(error: JsonMapping) -> str:
-    kind, message = str(error.get("class") or "Error"), str(error.get("message") or "")
+    kind = str(error.get("class") or "Error")
+    message = str(error.get("message") or "")
     return kind if message in {"", kind} else truncate(f"{kind}: {message}", MAX_MESSAGE_CHARS)
 
 

@@ -92,7 +92,9 @@ class _BaseLauncher:
     answer_bytes = 0
 
     def __init__(self, options: JsonObject, on_gone: OnGone, on_stray: OnStray) -> None:
-        self._options, self._on_gone, self._on_stray = options, on_gone, on_stray
+        self._options = options
+        self._on_gone = on_gone
+        self._on_stray = on_stray
         self._root: str | None = None
         self._cleaning = BackgroundTasks()
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from onetool.config.model import ApprovalNotice
 from onetool.errors import NetworkError, ToolError
@@ -15,14 +14,14 @@ from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
 from onetool.util.text import pluralize, shorten
 
-MIN_INTERVAL_SECONDS: Final = 10.0  # between two notices; what happens meanwhile is in the next one
-TIMEOUT_SECONDS: Final = 10.0
-MAX_WAITING: Final = 100
-MAX_SUMMARY_CHARS: Final = 300
-MAX_RESPONSE_BYTES: Final = 64 << 10
-ANY_HOST: Final = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the webhook
+MIN_INTERVAL_SECONDS = 10.0  # between two notices; what happens meanwhile is in the next one
+TIMEOUT_SECONDS = 10.0
+MAX_WAITING = 100
+MAX_SUMMARY_CHARS = 300
+MAX_RESPONSE_BYTES = 64 << 10
+ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the webhook
 # What programs such as notify-send and osascript need; everything else may be a secret.
-ENVIRONMENT: Final = (
+ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR"),
     *("DBUS_SESSION_BUS_ADDRESS", "SYSTEMROOT"),
 )
@@ -32,8 +31,11 @@ class ApprovalNotifier:
     """Sends notices in the background. `notify` returns at once; failures are logged."""
 
     def __init__(self, own_ports: Callable[[], set[int]]) -> None:
-        self._net, self._log = Net(ANY_HOST, own_ports=own_ports), Log()
-        self._settings, self._redact, self._allows_private = ApprovalNotice(), Redactor(), False
+        self._net = Net(ANY_HOST, own_ports=own_ports)
+        self._log = Log()
+        self._settings = ApprovalNotice()
+        self._redact = Redactor()
+        self._allows_private = False
         self._environment: Mapping[str, str] = {}
         self._waiting: dict[str, str] = {}  # texts by run
         self._tasks = BackgroundTasks()
@@ -48,7 +50,9 @@ class ApprovalNotifier:
         *,
         allow_private_addresses: bool,
     ) -> None:
-        self._settings, self._redact, self._log = settings, redact, log
+        self._settings = settings
+        self._redact = redact
+        self._log = log
         self._environment = {name: environment[name] for name in ENVIRONMENT if name in environment}
         self._allows_private = allow_private_addresses
 
@@ -70,7 +74,8 @@ class ApprovalNotifier:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                texts, self._waiting = list(self._waiting.values()), {}
+                texts = list(self._waiting.values())
+                self._waiting = {}
                 more = f", and {pluralize(len(texts) - 1, 'more run')}" if len(texts) > 1 else ""
                 await self._send(f"OneTool: {texts[0]}{more}")
                 await asyncio.sleep(MIN_INTERVAL_SECONDS)

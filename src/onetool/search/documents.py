@@ -1,16 +1,16 @@
 """Types of the search: documents and hits."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 Kind = Literal["tool", "pack", "snippet", "alias"]
 Match = Literal["exact", "prefix", "word", "fuzzy", "text"]
 Key = tuple[Kind, str]
 Scored = list[tuple[Key, float]]
-ORDER: Final[tuple[Kind, ...]] = ("tool", "pack", "snippet", "alias")  # of documents with the same name
-MAX_TEXT_SCORE: Final = 0.6  # of the best hit by words and meaning
-WEAK_SHARE: Final = 0.4  # of the best score
-KINDS: Final[frozenset[Kind]] = frozenset(get_args(Kind))
+ORDER: tuple[Kind, ...] = ("tool", "pack", "snippet", "alias")  # of documents with the same name
+MAX_TEXT_SCORE = 0.6  # of the best hit by words and meaning
+WEAK_SHARE = 0.4  # of the best score
+KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 
 
 def sort_key(key: Key) -> tuple[str, int]:

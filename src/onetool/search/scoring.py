@@ -9,17 +9,16 @@ each word is. `benchmarks/search.py` measures the effect of these parameters.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import log
-from typing import Final
 
 from onetool.search.stems import load_stemmer
 
-FIELDS: Final = ((3.0, 5), (1.0, 25), (0.5, 80), (0.5, 80))  # weight and usual length, in the order of the index
-LENGTH_EFFECT: Final = 0.6  # `b` of BM25
-SATURATION: Final = 1.2  # `k1` of BM25
-MAX_IMPACT: Final = 255
-COVERAGE_EFFECT: Final = 0.5  # how much more a document with all words of the query scores
-LOW_SIMILARITY: Final = 0.1  # if no document is nearer than this, similarity has little weight
-NAME_PREFIX: Final = "name:"  # of a term that is searched for in names only
+FIELDS = ((3.0, 5), (1.0, 25), (0.5, 80), (0.5, 80))  # weight and usual length, in the order of the index
+LENGTH_EFFECT = 0.6  # `b` of BM25
+SATURATION = 1.2  # `k1` of BM25
+MAX_IMPACT = 255
+COVERAGE_EFFECT = 0.5  # how much more a document with all words of the query scores
+LOW_SIMILARITY = 0.1  # if no document is nearer than this, similarity has little weight
+NAME_PREFIX = "name:"  # of a term that is searched for in names only
 
 
 def compute_impacts(fields: Sequence[Sequence[str]]) -> dict[str, int]:

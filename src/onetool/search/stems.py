@@ -4,10 +4,9 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import cache
 from threading import Lock
-from typing import Final
 
-MAX_WORDS: Final = 20_000  # to remember
-SCHEMA: Final = """
+MAX_WORDS = 20_000  # to remember
+SCHEMA = """
 create virtual table words using fts5(word, tokenize = 'porter unicode61 remove_diacritics 0');
 create virtual table stems using fts5vocab(words, instance);
 """

@@ -12,19 +12,18 @@ from itertools import islice
 from math import sqrt
 from operator import mul
 from pathlib import Path
-from typing import Final
 
 from onetool.search.words import drop_stop_words, split_names, strip_negation
 
-FILE: Final = Path(__file__).with_name("word_vectors.bin")
-DIMENSIONS: Final = 64
-FIELD_WEIGHTS: Final = (1.0, 1.0, 0.5)  # name, description, arguments
-LANE_BYTES: Final = 4  # of a dimension in a sum
-OFFSET: Final = 8 * 255  # added to each dimension, so that sums have no carries
-MAX_WORDS: Final = 400  # of a field
-MAX_CACHED: Final = 4_000  # words
-SCALE: Final = 127  # of a stored dimension
-SIGNS: Final = b"0" * 128 + b"1" * 128  # binary digits for the bytes of a vector
+FILE = Path(__file__).with_name("word_vectors.bin")
+DIMENSIONS = 64
+FIELD_WEIGHTS = (1.0, 1.0, 0.5)  # name, description, arguments
+LANE_BYTES = 4  # of a dimension in a sum
+OFFSET = 8 * 255  # added to each dimension, so that sums have no carries
+MAX_WORDS = 400  # of a field
+MAX_CACHED = 4_000  # words
+SCALE = 127  # of a stored dimension
+SIGNS = b"0" * 128 + b"1" * 128  # binary digits for the bytes of a vector
 
 Vector = Sequence[float]
 

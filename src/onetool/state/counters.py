@@ -1,45 +1,45 @@
 """Counts that replicas share: rate limits and budgets, one statement per check."""
 
 import time
-from typing import Final
 
 from onetool.state.postgres_database import Database
 
 # The times of the last uses. The clock is that of the database.
-TAKE: Final = """
+TAKE = """
 INSERT INTO rates AS known VALUES (:name, ARRAY[extract(epoch FROM clock_timestamp())])
 ON CONFLICT (name) DO UPDATE SET
 times = ARRAY(SELECT at FROM unnest(known.times) AS at WHERE at > excluded.times[1] - :seconds) || excluded.times
 WHERE (SELECT count(*) FROM unnest(known.times) AS at WHERE at > excluded.times[1] - :seconds) < :limit
 RETURNING 1
 """
-WAIT: Final = """
+WAIT = """
 SELECT min(at) + ? - extract(epoch FROM clock_timestamp()) FROM rates, unnest(times) AS at
 WHERE name = ? AND at > extract(epoch FROM clock_timestamp()) - ?
 """
-COUNT: Final = """
+COUNT = """
 SELECT count(*) FROM rates, unnest(times) AS at
 WHERE name = ? AND at > extract(epoch FROM clock_timestamp()) - ?
 """
 # Names are chosen by clients, such as addresses of failed sign-ins. Limits are for an hour at most.
-DELETE_OLD: Final = """
+DELETE_OLD = """
 DELETE FROM rates WHERE times[cardinality(times)] < extract(epoch FROM clock_timestamp())
 - CASE WHEN starts_with(name, 'accepted ') THEN 2592000 ELSE 3600 END
 """
-DELETE_SECONDS: Final = 600.0
-RESERVE: Final = """
+DELETE_SECONDS = 600.0
+RESERVE = """
 INSERT INTO counters AS known VALUES (:name, :amount)
 ON CONFLICT (name) DO UPDATE SET used = known.used + :amount WHERE known.used < :limit
 RETURNING used
 """
-SETTLE: Final = "UPDATE counters SET used = greatest(0, used + ?) WHERE name = ?"
+SETTLE = "UPDATE counters SET used = greatest(0, used + ?) WHERE name = ?"
 
 
 class CounterRows:
     """Counters in PostgreSQL. If the database is away, every check raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._deleted_at = database, float("-inf")
+        self._database = database
+        self._deleted_at = float("-inf")
 
     def take(self, name: str, limit: int, seconds: float) -> float:
         """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""

@@ -1,6 +1,6 @@
 """Create and change the tables: numbered migrations, applied by one process at a time."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
 from onetool.state.schema import MIGRATIONS, SCHEMA, VERSION, Migration
@@ -9,16 +9,16 @@ from onetool.util.versioning import reject_newer
 if TYPE_CHECKING:
     from psycopg import Connection
 
-LOCK: Final = 0x6F6E65746F6F6C  # "onetool"
-VERSIONS: Final = f"{SCHEMA}.schema_versions"
-CREATE: Final = f"""
+LOCK = 0x6F6E65746F6F6C  # "onetool"
+VERSIONS = f"{SCHEMA}.schema_versions"
+CREATE = f"""
 CREATE SCHEMA IF NOT EXISTS {SCHEMA};
 CREATE TABLE IF NOT EXISTS {VERSIONS} (
     version integer PRIMARY KEY, compatible integer NOT NULL, applied timestamptz NOT NULL DEFAULT now()
 )
 """
-COMMAND: Final = "onetool store upgrade"
-OUTDATED: Final = "schema_outdated"
+COMMAND = "onetool store upgrade"
+OUTDATED = "schema_outdated"
 
 
 def read_version(connection: "Connection[Any]") -> tuple[int, int]:

@@ -13,7 +13,8 @@ class Owners:
     """The processes of a directory. `own_id` identifies this one, which is alive from `hold` until `close`."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self.own_id = directory, os.urandom(16).hex()
+        self._directory = directory
+        self.own_id = os.urandom(16).hex()
         self._descriptor: int | None = None
 
     def hold(self) -> None:

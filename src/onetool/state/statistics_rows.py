@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from onetool.errors import StorageError, ToolError
 from onetool.state.postgres_database import Database, Statements
@@ -10,8 +10,8 @@ from onetool.stats.database import StatisticsTables
 from onetool.util.problem import Location
 
 T = TypeVar("T")
-TABLES: Final = "onetool_stats"
-LOCK: Final = "statistics"
+TABLES = "onetool_stats"
+LOCK = "statistics"
 
 
 class StatisticsSchema:

@@ -88,13 +88,15 @@ class LiveRuns:
             self._watchers.remove(watcher)
 
     def _on_event(self, events: Events, is_foreign: bool, event: Event) -> None:
-        run_id, now = events.run_id(event), time.time()
+        run_id = events.run_id(event)
+        now = time.time()
         live = self._live.get(run_id)
         if live is None:
             if isinstance(event, CallFinished | RunFinished):  # the run ended, or started before this object existed
                 return
             kind, command = ("run", event.command) if isinstance(event, RunStarted) else ("call", "")
-            context, session = event.context, events.session
+            context = event.context
+            session = events.session
             fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
             live = self._live[run_id] = _ActiveRun(
                 RunRecord(*fields, command, actor=context.actor, directory=str(context.working_dir)),
@@ -144,7 +146,8 @@ async def _iter_batches(watcher: _Watcher) -> AsyncIterator[list[JSON]]:
             events.append(watcher.queue.get_nowait())
         watcher.changes.clear()
         if watcher.missed:
-            missed, watcher.missed = watcher.missed, 0
+            missed = watcher.missed
+            watcher.missed = 0
             events.append({"event": "missed", "count": missed})
         yield events
 

@@ -26,10 +26,14 @@ class Background:
     def __init__(
         self, name: str, work: Callable[[], bool], *, gather: float = GATHER_SECONDS, retry: float = RETRY_SECONDS
     ) -> None:
-        self._name, self._work = name, work
-        self._gather, self._retry = gather, retry
-        self._requested, self._closing = threading.Event(), threading.Event()
-        self._working, self._starting = threading.Lock(), threading.Lock()
+        self._name = name
+        self._work = work
+        self._gather = gather
+        self._retry = retry
+        self._requested = threading.Event()
+        self._closing = threading.Event()
+        self._working = threading.Lock()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:

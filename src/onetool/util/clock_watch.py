@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
 
-MAX_DIFFERENCE_SECONDS: Final = 30.0  # by which two clocks may differ between two checks
-SETTLE_SECONDS: Final = 600.0  # for which a clock that has jumped is not believed
+MAX_DIFFERENCE_SECONDS = 30.0  # by which two clocks may differ between two checks
+SETTLE_SECONDS = 600.0  # for which a clock that has jumped is not believed
 
 
 def read_steady_clock() -> float:

@@ -17,7 +17,9 @@ class PausableDeadline:
     """
 
     def __init__(self, when: float, set_timer: Callable[[float], None], outer: Waiting | None = None) -> None:
-        self._when, self._set_timer, self._outer = when, set_timer, outer
+        self._when = when
+        self._set_timer = set_timer
+        self._outer = outer
         self._pauses = 0
         self._paused_at = 0.0
         self._paused_before = 0.0

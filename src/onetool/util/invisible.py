@@ -5,10 +5,9 @@ them: one at a time, after a character that is not ASCII (a variation selector a
 """
 
 import re
-from typing import Final
 
 # Soft hyphen, joiners, direction marks, fillers, variation selectors, annotation marks, tag characters.
-INVISIBLE: Final = (
+INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )

@@ -9,18 +9,18 @@ import hashlib
 import secrets
 import time
 from pathlib import Path
-from typing import Final
 
 from onetool.util import atomic
 from onetool.util.running_servers import DIRECTORY
 
-CODE_SECONDS: Final = 120.0
-SUFFIX: Final = ".code"
+CODE_SECONDS = 120.0
+SUFFIX = ".code"
 
 
 def create_code(user: Path) -> str:
     """Create a code for the servers of this home directory, and delete those that have expired."""
-    code, directory = secrets.token_urlsafe(32), user / DIRECTORY
+    code = secrets.token_urlsafe(32)
+    directory = user / DIRECTORY
     for path in directory.glob(f"*{SUFFIX}"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > CODE_SECONDS:

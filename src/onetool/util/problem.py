@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import Any, Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from onetool.errors import ToolError
+from onetool_child.json_types import JsonObject
 
-OK: Final = "ok"
-WARNING: Final = "warning"
-PROBLEM: Final = "problem"
-STORAGE: Final = "storage_unavailable"  # the code of problems with files and directories that OneTool stores
-UNTRUSTED: Final = "untrusted"
-MAX_LISTED_PROBLEMS: Final = 20
-DISABLED: Final = "disabled"  # the code of packs that a person has disabled
+OK = "ok"
+WARNING = "warning"
+PROBLEM = "problem"
+STORAGE = "storage_unavailable"  # the code of problems with files and directories that OneTool stores
+UNTRUSTED = "untrusted"
+MAX_LISTED_PROBLEMS = 20
+DISABLED = "disabled"  # the code of packs that a person has disabled
 
 
 class Location(NamedTuple):
@@ -50,7 +51,7 @@ class Problem:
         text = f"{self.message}. Hint: {self.hint}" if self.hint else self.message
         return "; ".join(text.replace(":\n", ": ").splitlines())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         location = self.location
         fields = {name: value for name, value in asdict(self).items() if name != "fix" or value}
         return {

@@ -102,7 +102,8 @@ class Redactor:
         if not self._forms:
             yield from pieces
             return
-        stream, started = self.stream(), time.thread_time()
+        stream = self.stream()
+        started = time.thread_time()
         for piece in _resize(pieces):
             yield stream.add(piece)
             if time.thread_time() - started > max_seconds:
@@ -124,7 +125,8 @@ class Redactor:
             return len(text)
         start = max(0, len(text) - MAX_ESCAPE_CHARS * self._max_form_chars - MIN_WRAPPED_LINE_CHARS)
         tail = text[start:]
-        first, layers = min(_find_partial(form, tail) for form in self._forms), list[list[Edit]]()
+        first = min(_find_partial(form, tail) for form in self._forms)
+        layers = list[list[Edit]]()
         for _ in range(MAX_DECODINGS + 1):
             cut = _CUT_ESCAPE.search(tail, max(0, len(tail) - MAX_CUT_ESCAPE_CHARS))
             before = tail[: cut.start()] if cut else tail
@@ -148,7 +150,8 @@ class Redactor:
         """
         if not self._forms:
             return text[hidden:border], max(0, hidden - border)
-        parts, at = [], hidden
+        parts = []
+        at = hidden
         for start, end in sorted(self._find_secrets(text)):
             if start >= border:
                 break
@@ -164,7 +167,8 @@ class Redactor:
                 yield _map_position(start, layers, is_end=False), _map_position(end, layers, is_end=True)
 
     def _find_forms(self, forms: list[str], text: str) -> Iterator[Span]:
-        joined, gaps = "", list[Edit]()
+        joined = ""
+        gaps = list[Edit]()
         if len(text) < LARGE_TEXT_CHARS:
             if _GAP.search(text):
                 joined, gaps = _replace(text, _GAP, lambda _: "")
@@ -196,8 +200,10 @@ class RedactionStream:
     def __init__(
         self, redact_until: Callable[[str, int, int], tuple[str, int]], find_open_secret: Callable[[str], int]
     ) -> None:
-        self._redact_until, self._find_open_secret = redact_until, find_open_secret
-        self._rest, self._hidden = "", 0
+        self._redact_until = redact_until
+        self._find_open_secret = find_open_secret
+        self._rest = ""
+        self._hidden = 0
 
     @property
     def held_chars(self) -> int:
@@ -209,7 +215,8 @@ class RedactionStream:
         border = self._find_open_secret(text)
         redacted, hidden = self._redact_until(text, self._hidden, border)
         kept = max(0, border - MIN_WRAPPED_LINE_CHARS - 1)  # needed to recognize a line break in wrapped base64
-        self._rest, self._hidden = text[kept:], hidden + border - kept
+        self._rest = text[kept:]
+        self._hidden = hidden + border - kept
         return redacted
 
     def end(self) -> str:
@@ -287,13 +294,18 @@ def _decode(text: str) -> tuple[str, list[Edit]]:
 def _replace(
     text: str, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str]
 ) -> tuple[str, list[Edit]]:
-    parts, edits, at, length = [], [], 0, 0
+    parts = []
+    edits = []
+    at = 0
+    length = 0
     for match in pattern.finditer(text):
-        before, decoded = text[at : match.start()], replacement(match)
+        before = text[at : match.start()]
+        decoded = replacement(match)
         length += len(before)
         edits.append((length, length + len(decoded), match.start(), match.end()))
         parts += [before, decoded]
-        at, length = match.end(), length + len(decoded)
+        at = match.end()
+        length = length + len(decoded)
     return "".join([*parts, text[at:]]), edits
 
 
@@ -335,7 +347,8 @@ def _compile_pattern(forms: Iterable[str]) -> Any:
     import re2
 
     options = re2.Options()
-    options.never_capture, options.log_errors = True, False
+    options.never_capture = True
+    options.log_errors = False
     options.encoding = re2.Options.Encoding.LATIN1
     without_gaps = {form.encode("utf-8", "surrogatepass").translate(None, GAP_BYTES) for form in forms}
     return re2.compile(b"|".join(map(re2.escape, sorted(without_gaps))), options)
@@ -352,8 +365,10 @@ def _find_spans(form: str, text: str) -> Iterator[Span]:
     """Yield the occurrences of a form; overlapping ones are merged."""
     start = text.find(form)
     while start >= 0:
-        last, following = start, text.find(form, start + 1)
+        last = start
+        following = text.find(form, start + 1)
         while 0 <= following < last + len(form):
-            last, following = following, text.find(form, following + 1)
+            last = following
+            following = text.find(form, following + 1)
         yield start, last + len(form)
         start = following

@@ -10,15 +10,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from onetool.util import atomic
 from onetool.util.locks import locked, try_lock
+from onetool_child.json_types import JsonObject
 
-DIRECTORY: Final = "run"
-REQUEST: Final = "reload.json"
-LOCK_SUFFIX: Final = ".lock"
-ENTRY_SUFFIX: Final = ".server.json"
+DIRECTORY = "run"
+REQUEST = "reload.json"
+LOCK_SUFFIX = ".lock"
+ENTRY_SUFFIX = ".server.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Registration:
 
     @classmethod
     def create(cls, user: Path, entry: ServerEntry) -> "Registration":
-        directory, name = user / DIRECTORY, os.urandom(8).hex()
+        directory = user / DIRECTORY
+        name = os.urandom(8).hex()
         created = cls(entry)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,14 +112,14 @@ def _is_alive(entry: Path) -> bool:
     return False
 
 
-def _select_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _select_fields(data: JsonObject) -> Iterator[tuple[str, Any]]:
     kinds = {"pid": int, "url": str, "port": int, "directory": str, "generation": int, "is_ok": bool, "answer": str}
     for name, kind in kinds.items():
         if type(data.get(name)) is kind:
             yield name, data[name]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> JsonObject:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

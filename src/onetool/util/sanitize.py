@@ -13,7 +13,9 @@ from typing import Any
 
 from onetool.util.invisible import INVISIBLE, redact_invisible
 
-TRIGGER, TAG, INVISIBLE_MARK = "[REDACTED:trigger]", "[REDACTED:tag]", "[REDACTED:invisible]"
+TRIGGER = "[REDACTED:trigger]"
+TAG = "[REDACTED:tag]"
+INVISIBLE_MARK = "[REDACTED:invisible]"
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_SOURCE_CHARS = 200
 READ_BY_MODELS = {"title", "description", "$comment"}
@@ -35,10 +37,8 @@ _LOOK_ALIKES = {
 
 # In JSON and quoted YAML, a line break is an escape, and in errors, an invisible character: their letters are not part
 # of the word that follows.
-_START, _GAP = (
-    r"(?:(?<!\w)|(?<=\\[nrt])|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4})|(?<=\\U[0-9a-f]{8}))",
-    r"(?:\s|\\[nrt])",
-)
+_START = r"(?:(?<!\w)|(?<=\\[nrt])|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4})|(?<=\\U[0-9a-f]{8}))"
+_GAP = r"(?:\s|\\[nrt])"
 
 _TRAPS = re.compile(
     rf"""(?=[<_m!\[idfo]) (?:
@@ -109,7 +109,8 @@ def _redact_traps(text: str) -> str:
     readable = text if text.isascii() else text.translate(_LOOK_ALIKES)
     # Maps the index of a visible character to its index in the text: add the invisible ones before it.
     shifts = [match.start() - index for index, match in enumerate(_INVISIBLE_CHARACTER.finditer(readable))]
-    parts, position = [], 0
+    parts = []
+    position = 0
     for trap in _TRAPS.finditer(_INVISIBLE_CHARACTER.sub("", readable) if shifts else readable):
         first, last = (index + bisect_right(shifts, index) for index in (trap.start(), trap.end() - 1))
         parts += [text[position:first], TAG if trap["tag"] else TRIGGER]

@@ -9,29 +9,29 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 
-WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-SECRET_WORDS: Final = frozenset({
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+SECRET_WORDS = frozenset({
     "auth", "authorization", "bearer", "cookie", "credential", "credentials", "hmac", "jwt", "otp", "pass",
     "passphrase", "sig", "signature",
 })  # fmt: skip
-SECRET_ENDINGS: Final = ("password", "passwords", "passwd", "pwd", "secret", "secrets", "token")  # of a word
-SECRET_PARTS: Final = (
+SECRET_ENDINGS = ("password", "passwords", "passwd", "pwd", "secret", "secrets", "token")  # of a word
+SECRET_PARTS = (
     "accesskey", "apikey", "appkey", "authkey", "clientsecret", "connectionstring", "encryptionkey", "licensekey",
     "masterkey", "privatekey", "secretkey", "sessionid", "sessionkey", "sharedkey", "signingkey", "subscriptionkey",
     "accesstoken", "webhook",
 )  # fmt: skip
-KEY_WORDS: Final = frozenset({"dsn", "key", "pat"})
-HARMLESS_KEYS: Final = frozenset({"cache", "idempotency", "partition", "primary", "public", "routing", "sort"})
-HARMLESS_ENDINGS: Final = frozenset({
+KEY_WORDS = frozenset({"dsn", "key", "pat"})
+HARMLESS_KEYS = frozenset({"cache", "idempotency", "partition", "primary", "public", "routing", "sort"})
+HARMLESS_ENDINGS = frozenset({
     "algorithm", "count", "email", "enabled", "endpoint", "expires", "expiry", "field", "format", "header", "id",
     "length", "limit", "method", "mode", "name", "policy", "realm", "required", "scope", "size", "style", "ttl", "type",
     "uri", "url", "user", "username", "version",
 })  # fmt: skip
-HARMLESS_VALUE: Final = re.compile(r"(?i)\s*+(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*+")
-SECRET_VALUE: Final = re.compile(
+HARMLESS_VALUE = re.compile(r"(?i)\s*+(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*+")
+SECRET_VALUE = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_\w{20,}|npm_\w{20,}"
     r"|ya29\.[\w-]{20,}|SG\.[\w-]{16,100}\.[\w-]{16,100}|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
     r"|(?<![\w-])eyJ[\w-]{10,2000}\.[\w-]{1,4000}\.[\w-]{0,1000}"
@@ -39,10 +39,8 @@ SECRET_VALUE: Final = re.compile(
     r"|xox[abeoprs]-[\w-]{10,}|(?<![0-9])[0-9]{8,10}:[\w-]{35}"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:-?[^-]){0,8000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
-SCHEME: Final = re.compile(
-    r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)"
-)
-MAX_SECRET_CHARS: Final = 8192  # longer values are text, not keys
+SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)")
+MAX_SECRET_CHARS = 8192  # longer values are text, not keys
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}")
 _REFERENCES = re.compile(r"\$\{[^${}]*+\}")
 _ASSIGNED = re.compile(r"-{0,2}([\w.-]+)(?:=|:\s*)(.+)", re.DOTALL)
@@ -171,7 +169,8 @@ def _match_assignment(text: str) -> re.Match[str] | None:
 def _find_in_command(text: str) -> Iterator[Span]:
     """Yield the secrets among the variables and options of a shell command."""
     for found in _IN_COMMAND.finditer(text):
-        value, name = found[3].strip("\"'"), found[1] or found[2]
+        value = found[3].strip("\"'")
+        name = found[1] or found[2]
         if _is_one_value(value) and looks_secret(name, value):
             start = found.start(3) + found[3].index(value)
             yield Span(start, start + len(value), name)

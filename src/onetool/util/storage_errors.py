@@ -4,25 +4,25 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from onetool.errors import BundleError, ToolError
 from onetool.util.problem import STORAGE, Location
 
 Reason = Literal["full", "read_only", "denied", "failed"]
-_REASONS: Final[dict[int, Reason]] = {
+_REASONS: dict[int, Reason] = {
     errno.ENOSPC: "full",
     errno.EDQUOT: "full",
     errno.EROFS: "read_only",
     errno.EACCES: "denied",
     errno.EPERM: "denied",
 }
-_SQLITE_REASONS: Final[dict[int, Reason]] = {
+_SQLITE_REASONS: dict[int, Reason] = {
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_READONLY: "read_only",
     sqlite3.SQLITE_PERM: "denied",
 }
-_HINTS: Final[dict[Reason, str]] = {
+_HINTS: dict[Reason, str] = {
     "full": "delete stored tools, results or other files on that disk; `df -h {place}` shows what is free",
     "read_only": "remount it writable, or move the directory to another disk",
     "denied": "chmod -R u+rwX {place}",
@@ -32,7 +32,8 @@ _HINTS: Final[dict[Reason, str]] = {
 
 def storage_error(directory: Path, error: Exception, kind: type[ToolError] = BundleError) -> ToolError:
     """Return the error for a directory that cannot be written."""
-    reason, mount = _find_reason(directory, error), mount_point(directory)
+    reason = _find_reason(directory, error)
+    mount = mount_point(directory)
     why = {"full": f"the disk mounted at {mount} is full", "read_only": f"the disk mounted at {mount} is read-only"}
     text = why.get(reason, str(error))
     return kind(

@@ -1,10 +1,9 @@
 """The URL of the store: what is a valid one, and how it is shown. Imports nothing of the database driver."""
 
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
-SCHEMES: Final = ("postgresql://", "postgres://")
-FILES: Final = "files"
+SCHEMES = ("postgresql://", "postgres://")
+FILES = "files"
 
 
 def describe_url(url: str) -> str:

@@ -2,12 +2,12 @@
 
 import re
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Literal
 
 from onetool.errors import ArgumentError
 
-DURATION: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])")
-UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+DURATION = re.compile(r"([1-9][0-9]{0,5})([smhd])")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_time(text: str) -> float:

@@ -1,11 +1,10 @@
 """Scopes and identifiers of tokens and subjects, which own runs, results and sessions, without revealing the tokens."""
 
 import hashlib
-from typing import Final
 
-TOKEN_ID_CHARS: Final = 32
-SUBJECT_PREFIX: Final = "jwt_"
-SCOPES: Final = ("use", "approve", "admin", "owner")  # each includes those before it; `approve` itself calls no tools
+TOKEN_ID_CHARS = 32
+SUBJECT_PREFIX = "jwt_"
+SCOPES = ("use", "approve", "admin", "owner")  # each includes those before it; `approve` itself calls no tools
 
 
 def includes_scope(scope: str, needed: str) -> bool:

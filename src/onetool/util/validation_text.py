@@ -1,11 +1,11 @@
 """Descriptions of pydantic's errors in the words of our messages."""
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
 
-SUBJECT: Final = re.compile(r"^\w+ should ")  # "Input should be ...", "String should match ..."
-PHRASES: Final = {
+from onetool_child.json_types import JsonMapping
+
+SUBJECT = re.compile(r"^\w+ should ")  # "Input should be ...", "String should match ..."
+PHRASES = {
     "missing": "is required",
     "extra_forbidden": "unknown field",
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be an object"),
@@ -13,7 +13,7 @@ PHRASES: Final = {
 }
 
 
-def describe_problem(error: Mapping[str, Any]) -> str:
+def describe_problem(error: JsonMapping) -> str:
     """Return what is wrong with the value of an error, without the value."""
     message = str(error["msg"]).removeprefix("Value error, ")
     return PHRASES.get(error["type"]) or SUBJECT.sub("must ", message)

@@ -15,7 +15,7 @@ import mimetypes
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Self
 from xml.sax.saxutils import escape
 
 from onetool.backends.http_tool.placeholders import (
@@ -35,11 +35,12 @@ from onetool.backends.http_tool.placeholders import (
 from onetool.backends.http_tool.request import ParameterTemplate, encode_form, encode_query, parse_query
 from onetool.errors import ArgumentError
 from onetool.net.outgoing import FORBIDDEN_IN_VALUES
+from onetool_child.json_types import JsonObject
 
-JSON_TYPE: Final = "application/json"
-OTHER_TYPE: Final = "application/octet-stream"
-FORM_DATA: Final = "multipart/form-data"
-FORM: Final = "application/x-www-form-urlencoded"
+JSON_TYPE = "application/json"
+OTHER_TYPE = "application/octet-stream"
+FORM_DATA = "multipart/form-data"
+FORM = "application/x-www-form-urlencoded"
 _JSON_SEQUENCE_TYPES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+*-]+(?:\s*;[\x20-\x7e]*)?", re.ASCII)
 _MARK = "\ufdd0"  # replaces values while a template is checked; valid text does not contain it
@@ -139,7 +140,7 @@ def _to_embedded_text(placeholder: Placeholder, values: Values) -> Any:
     return dumps(value).decode() if isinstance(value, dict | list | tuple) else to_text(value, placeholder)
 
 
-def _parse_form(body: dict[str, Any]) -> list[ParameterTemplate]:
+def _parse_form(body: JsonObject) -> list[ParameterTemplate]:
     for name, value in body.items():
         if not isinstance(value, str):  # pydantic reports a ValueError
             raise ValueError(f"{name}: a field of a form must be a string, such as ${{name}}")  # noqa: TRY004

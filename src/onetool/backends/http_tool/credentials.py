@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
 from onetool.util.secret_finder import (
@@ -18,17 +18,17 @@ from onetool.util.secret_finder import (
     is_secret_name,
     split_scheme,
 )
+from onetool_child.json_types import JsonMapping, JsonObject
 
-MASK: Final = "[masked]"
-JSON = dict[str, Any]
+MASK = "[masked]"
 Replacement = Callable[[str, str], str]  # location and literal value -> replacement
 
 _REFERENCE = re.compile(r"((?<!\$)\$\{[^{}]*\})")
 # Next to a reference, only text that looks like a key is a credential.
 _KEY_PATTERN = re.compile(r"(?<![A-Za-z0-9+/_=.~-])(?=[A-Za-z+/_=.~-]*[0-9])[A-Za-z0-9+/_=.~-]{12,}")
 # The secret settings of fields.
-SECRET_FIELDS: Final = {"auth": {"value"}, "hmac": {"key", "sessionToken"}}
-_SCHEMA_VALUES: Final = ("default", "const", "enum", "examples", "example")
+SECRET_FIELDS = {"auth": {"value"}, "hmac": {"key", "sessionToken"}}
+_SCHEMA_VALUES = ("default", "const", "enum", "examples", "example")
 _ORIGIN = re.compile(r"(https?)://([^/?#\\]+)", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?i)^(\s*[a-z][a-z0-9+.-]*://)([^/?#]*)@")
 # Every repetition is bounded or does not backtrack, so that matching is fast on any text.
@@ -46,7 +46,7 @@ class LiteralCredential(NamedTuple):
     value: str
 
 
-def find(impl: Mapping[str, Any] | None) -> list[LiteralCredential]:
+def find(impl: JsonMapping | None) -> list[LiteralCredential]:
     """Return the literal credentials of a definition, with their locations."""
     return _collect(lambda record: replace(impl, record))
 
@@ -67,7 +67,7 @@ def _collect(walk: Callable[[Replacement], Any]) -> list[LiteralCredential]:
     return credentials
 
 
-def mask(impl: Mapping[str, Any] | None) -> JSON | None:
+def mask(impl: JsonMapping | None) -> JsonObject | None:
     """Return the definition with its literal credentials masked."""
     return replace(impl, lambda _location, _value: MASK)
 
@@ -77,7 +77,7 @@ def mask_url(url: str) -> str:
     return str(masked["urlTemplate"])
 
 
-def replace(impl: Mapping[str, Any] | None, replacement: Replacement) -> JSON | None:
+def replace(impl: JsonMapping | None, replacement: Replacement) -> JsonObject | None:
     """Return the definition with each literal credential replaced by `replacement(location, value)`."""
     return None if impl is None else _CredentialReplacer(replacement).replace_in_impl(impl)
 
@@ -87,7 +87,7 @@ def replace_in_schema(schema: Any, replacement: Replacement) -> Any:
     return _CredentialReplacer(replacement).replace_in_schema("", schema, is_credential=False)
 
 
-def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON | None:
+def restore(impl: JsonMapping, stored: JsonMapping | None) -> JsonObject | None:
     """Return the definition with masks replaced by the credentials that the stored one has in the same locations.
 
     Masks are only replaced for the same origins. Otherwise, anyone who can write tools could send the credential to
@@ -107,7 +107,7 @@ def restore(impl: Mapping[str, Any], stored: Mapping[str, Any] | None) -> JSON |
     return replace(impl, restore_mask)
 
 
-def list_origins(impl: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def list_origins(impl: JsonMapping) -> list[tuple[str, ...]]:
     """Return the origins of the steps and of the tool, in the order of their requests."""
     steps = impl.get("steps")
     requests = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
@@ -131,7 +131,7 @@ class _CredentialReplacer:
 
     replacement: Replacement
 
-    def replace_in_impl(self, impl: Mapping[str, Any], prefix: str = "") -> JSON:
+    def replace_in_impl(self, impl: JsonMapping, prefix: str = "") -> JsonObject:
         return {key: self._replace_in_field(prefix + key, key, value) for key, value in impl.items()}
 
     def _replace_in_field(self, location: str, key: str, value: Any) -> Any:

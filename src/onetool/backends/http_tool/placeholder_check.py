@@ -6,23 +6,24 @@ choose a file: only a caller names the files that are sent or written.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.backends.http_tool.placeholders import STEPS
 from onetool.core.registry import nearest
 from onetool.core.schema import Schema
 from onetool.util.text import did_you_mean
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl
 
-MAX_SCHEMAS: Final = 1_000  # subschemas to search
-MAX_NAMES_SHOWN: Final = 20
-_LIST_KEYWORDS: Final = ("allOf", "anyOf", "oneOf")
-_SCHEMA_KEYWORDS: Final = ("if", "then", "else")
+MAX_SCHEMAS = 1_000  # subschemas to search
+MAX_NAMES_SHOWN = 20
+_LIST_KEYWORDS = ("allOf", "anyOf", "oneOf")
+_SCHEMA_KEYWORDS = ("if", "then", "else")
 
 
-def find_placeholder_problem(impl: "HttpImpl", schema: Mapping[str, Any]) -> str | None:
+def find_placeholder_problem(impl: "HttpImpl", schema: JsonMapping) -> str | None:
     """Return the problem with the first placeholder that names no argument, or None."""
     arguments, patterns = find_arguments(schema)
     unknown = sorted(name for name in impl.arguments - arguments if not _matches(name, patterns))
@@ -43,7 +44,7 @@ def _format_problem(name: str, arguments: list[str]) -> str:
     )
 
 
-def find_arguments(schema: Mapping[str, Any]) -> tuple[set[str], list[str]]:
+def find_arguments(schema: JsonMapping) -> tuple[set[str], list[str]]:
     """Return the names of the arguments that a schema declares, and patterns of further ones."""
     names: set[str] = set()
     patterns: list[str] = []
@@ -56,7 +57,7 @@ def find_arguments(schema: Mapping[str, Any]) -> tuple[set[str], list[str]]:
     return names, patterns
 
 
-def _iterate_subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _iterate_subschemas(schema: JsonMapping) -> Iterator[JsonMapping]:
     """Yield the schema and all subschemas that apply to the same object."""
     pending: list[Any] = [schema]
     seen: set[int] = set()
@@ -73,7 +74,7 @@ def _iterate_subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
             pending.append(_resolve_reference(schema, part.get("$ref")))
 
 
-def _resolve_reference(schema: Mapping[str, Any], reference: object) -> Any:
+def _resolve_reference(schema: JsonMapping, reference: object) -> Any:
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     target: Any = schema

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote as quote_url, unquote, unquote_plus
 
 from onetool.backends.http_tool.placeholders import (
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from onetool.backends.http_tool.body import BodyTemplate
     from onetool.backends.http_tool.signing import Signer
 
-MAX_PORT: Final = 65_535
-MAX_DEPTH: Final = 8  # nested objects and lists in a parameter
+MAX_PORT = 65_535
+MAX_DEPTH = 8  # nested objects and lists in a parameter
 # Limits of an object. Each value repeats all parent keys, so a small object could become very large.
-MAX_NAME_CHARS: Final = 2_000
-MAX_CHARS: Final = 4 * 1024 * 1024
+MAX_NAME_CHARS = 2_000
+MAX_CHARS = 4 * 1024 * 1024
 _URL_PATTERN = re.compile(
     r"(?P<scheme>https?)://(?P<authority>[^/?#\\]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?P<rest>#?)"
 )
@@ -48,8 +48,8 @@ _AUTHORITY_PATTERN = re.compile(
     r"(?:\[[0-9A-Fa-f:.]+\]|[^\x00-\x20\x7f\[\]:@%$&'()*+,;={}<>^`|\"!]+)(?::(?P<port>[0-9]{1,5}))?"
 )
 # Characters that are not encoded; the percent sign belongs to existing escapes.
-_SAFE_IN_PATH: Final = ":@!$&'()*+,;=%"
-_SAFE_IN_QUERY: Final = "/?:@!$'()*+,;%"
+_SAFE_IN_PATH = ":@!$&'()*+,;=%"
+_SAFE_IN_QUERY = "/?:@!$'()*+,;%"
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _FORBIDDEN_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _FORBIDDEN_IN_KEY = re.compile(r"[\[\]\x00]|\A\Z")

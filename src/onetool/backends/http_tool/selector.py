@@ -3,7 +3,7 @@
 A few characters can multiply a response: `[@,@][]` doubles it, and thirty of them fill the memory.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import jmespath
 from jmespath.exceptions import JMESPathError
@@ -11,10 +11,10 @@ from jmespath.visitor import TreeInterpreter
 
 from onetool.errors import ToolError
 
-MAX_STEPS: Final = 2_000_000
-CHARS_PER_STEP: Final = 8
-STEPS_PER_SORTED_ITEM: Final = 10  # sorting holds the interpreter lock
-SORTING: Final = frozenset({"sort", "sort_by"})
+MAX_STEPS = 2_000_000
+CHARS_PER_STEP = 8
+STEPS_PER_SORTED_ITEM = 10  # sorting holds the interpreter lock
+SORTING = frozenset({"sort", "sort_by"})
 
 
 def select(selector: str, data: Any) -> Any:

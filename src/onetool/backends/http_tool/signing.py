@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from onetool.backends.http_tool.placeholders import Parts, Values
@@ -27,9 +27,9 @@ from onetool.net.messages import Request
 from onetool.net.outgoing import FORBIDDEN_IN_VALUES
 from onetool.net.urls import parse_target
 
-_WEBHOOK_KEY_PREFIX: Final = "whsec_"
-_WEBHOOK_ID: Final = "webhook-id"
-_AWS_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_WEBHOOK_KEY_PREFIX = "whsec_"
+_WEBHOOK_ID = "webhook-id"
+_AWS_ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 class Recipe(NamedTuple):
@@ -129,7 +129,7 @@ def _canonicalize_url(url: str, service: str) -> tuple[str, str]:
     return path if service == "s3" else quote(path, safe="/"), "&".join(f"{name}={value}" for name, value in query)
 
 
-RECIPES: Final[Mapping[str, Recipe]] = {
+RECIPES: Mapping[str, Recipe] = {
     "github-sha256": Recipe(_sign_github, ("X-Hub-Signature-256",)),
     "slack": Recipe(_sign_slack, ("X-Slack-Request-Timestamp", "X-Slack-Signature")),
     "standard-webhooks": Recipe(_sign_webhook, ("webhook-timestamp", "webhook-signature")),

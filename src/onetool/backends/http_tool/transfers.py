@@ -4,17 +4,18 @@ import base64
 import binascii
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, invalid_value_error
 from onetool.core.context import Permission, ToolContext
 from onetool.errors import ToolError
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.state.storage import MediaStorage
 
-MAX_UPLOAD_BYTES: Final = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
-EXPECTED: Final = 'expected a path, {"base64": ...} or a result with media'
+MAX_UPLOAD_BYTES = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
+EXPECTED = 'expected a path, {"base64": ...} or a result with media'
 
 
 class FileUploads:
@@ -51,7 +52,7 @@ class FileUploads:
         content = read(files, path, self._bytes_left)
         return UploadedFile(content.data, PurePath(content.path).name)
 
-    def _read_value(self, value: Mapping[str, Any], placeholder: Placeholder) -> UploadedFile:
+    def _read_value(self, value: JsonMapping, placeholder: Placeholder) -> UploadedFile:
         name = str(value.get("filename", ""))
         content_type = str(value.get("content_type", ""))
         if isinstance(value.get("base64"), str):
@@ -69,7 +70,7 @@ def _not_a_file_error(placeholder: Placeholder) -> ToolError:
     return invalid_value_error([placeholder], f"is not a file: {EXPECTED}")
 
 
-def save_file(context: ToolContext, path: str, data: bytes) -> dict[str, Any]:
+def save_file(context: ToolContext, path: str, data: bytes) -> JsonObject:
     """Write a response to a file. Blocks on disk access."""
     from onetool.files import Files, write
 

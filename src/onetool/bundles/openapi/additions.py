@@ -2,20 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from onetool.backends.http_tool.placeholders import list_placeholders, parse
 from onetool.backends.http_tool.request import check_headers
 from onetool.bundles.rules import invalid
 from onetool.util.secret_finder import is_secret_name
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping
 
 
 @dataclass(frozen=True, slots=True)
 class Additions:
     """`scheme` is the security scheme of operations that declare none; `headers` are sent by all tools."""
 
-    scheme: Mapping[str, Any] | None = None
+    scheme: JsonMapping | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -29,7 +30,7 @@ class Additions:
         return [part.name for value in self.headers.values() for part in list_placeholders(parse(value))]
 
 
-def _parse_scheme(auth: str) -> Mapping[str, Any]:
+def _parse_scheme(auth: str) -> JsonMapping:
     kind, _, name = auth.partition(":")
     if auth in {"bearer", "basic"}:
         return {"type": "http", "scheme": auth}

@@ -19,6 +19,7 @@ from onetool.bundles.openapi.swagger import convert_scheme
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.util.sanitize import clean
+from onetool_child.json_types import JsonObject
 
 MAX_NAME_LENGTH = 120
 MAX_PROBLEM_LENGTH = 1_000
@@ -109,7 +110,7 @@ class _DocumentConverter:
         return problems
 
 
-def _build_bundle(name: str, title: str, description: Any) -> dict[str, Any]:
+def _build_bundle(name: str, title: str, description: Any) -> JsonObject:
     slug = names.build_bundle_slug(name, title)
     display_name = " ".join((shorten(name, MAX_NAME_LENGTH) or title or slug).split())
     return {
@@ -120,7 +121,7 @@ def _build_bundle(name: str, title: str, description: Any) -> dict[str, Any]:
     }
 
 
-def _list_schemes(document: OpenApiDocument) -> dict[str, Any]:
+def _list_schemes(document: OpenApiDocument) -> JsonObject:
     if not document.is_swagger:
         return dict(as_mapping(document.get_section("components").get("securitySchemes")))
     return {

@@ -1,13 +1,13 @@
 """Descriptions of a document, shortened and sanitized for a model."""
 
 import functools
-from typing import Any, Final
+from typing import Any
 
 from onetool.util.sanitize import clean
 
-MAX_TOOL_LENGTH: Final = 1_200
-MAX_ARGUMENT_LENGTH: Final = 400
-MAX_DETAIL_LENGTH: Final = 200
+MAX_TOOL_LENGTH = 1_200
+MAX_ARGUMENT_LENGTH = 400
+MAX_DETAIL_LENGTH = 200
 _MAX_READ_LENGTH = 5_000
 
 

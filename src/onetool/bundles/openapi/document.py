@@ -3,33 +3,34 @@
 Only the version of the document is checked here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final
+from typing import Any
 
 from onetool.bundles.imported import max_value_count
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError, ConfigError
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_BYTES: Final = 64 * 1024 * 1024
-MAX_DEPTH: Final = 100
-MAX_VALUES: Final = 4_000_000  # in memory a value is many times as large as `[],` is in a file
+MAX_BYTES = 64 * 1024 * 1024
+MAX_DEPTH = 100
+MAX_VALUES = 4_000_000  # in memory a value is many times as large as `[],` is in a file
 _MAX_INTEGER = 2**64 - 1
 _MIN_INTEGER = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenApiDocument:
-    root: dict[str, Any]
+    root: JsonObject
     is_swagger: bool  # version 2, before it was called OpenAPI
 
-    def get_section(self, name: str) -> Mapping[str, Any]:
+    def get_section(self, name: str) -> JsonMapping:
         return as_mapping(self.root.get(name))
 
 
-def as_mapping(value: object) -> Mapping[str, Any]:
+def as_mapping(value: object) -> JsonMapping:
     return value if isinstance(value, dict) else {}
 
 
@@ -115,7 +116,7 @@ def _iterate_children(node: Any) -> Iterator[Any]:
     return (child for child in children if isinstance(child, dict | list))
 
 
-def _is_swagger(root: Mapping[str, Any]) -> bool:
+def _is_swagger(root: JsonMapping) -> bool:
     version = root.get("openapi", root.get("swagger"))
     if version is None:
         raise invalid('not an OpenAPI document: neither `openapi: 3.x` nor `swagger: "2.0"` at the top level')

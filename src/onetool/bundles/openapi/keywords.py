@@ -6,7 +6,7 @@ Keywords with values of the wrong type are omitted. `schemas` translates the key
 import re
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
-from typing import Any, Final
+from typing import Any
 
 from onetool.bundles.openapi.descriptions import MAX_DETAIL_LENGTH, shorten
 from onetool.bundles.openapi.document import as_list
@@ -15,8 +15,8 @@ from onetool.core.source_types import is_data
 from onetool.util.sanitize import clean
 
 JSON = dict[str, Any]
-MAX_VALUE_CHARS: Final = 300  # characters of an example or a default
-MAX_CHOICES: Final = 500
+MAX_VALUE_CHARS = 300  # characters of an example or a default
+MAX_CHOICES = 500
 
 _TYPES = {"string", "number", "integer", "boolean", "array", "object", "null"}
 _TYPE_ALIASES = {"file": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean"}

@@ -7,10 +7,9 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from keyword import iskeyword
-from typing import Final
 
-MAX_LENGTH: Final = 64
-MAX_TAGS: Final = 10
+MAX_LENGTH = 64
+MAX_TAGS = 10
 # Words to ignore in titles: "Swagger Petstore - OpenAPI 3.0" is the petstore.
 _NOISE_WORDS = {"api", "apis", "rest", "restful", "openapi", "swagger", "spec", "specification", "specifications"}
 _NOISE_WORDS |= {"documentation", "docs", "reference", "definition"}

@@ -1,19 +1,19 @@
 """Resolution of `$ref` inside one document. Nothing is ever fetched."""
 
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping
 
 MAX_SHOWN_CHARS = 200
 MAX_CHAIN_LENGTH = 20
 
 
 class References:
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: JsonMapping) -> None:
         self._root = root
 
     def follow(self, node: Any) -> Any:
@@ -31,11 +31,11 @@ class References:
             node = self.find_target(reference)
         return node
 
-    def resolve_mapping(self, node: Any) -> Mapping[str, Any]:
+    def resolve_mapping(self, node: Any) -> JsonMapping:
         target = self.follow(node)
         return target if isinstance(target, dict) else {}
 
-    def resolve_or_empty(self, node: Any) -> Mapping[str, Any]:
+    def resolve_or_empty(self, node: Any) -> JsonMapping:
         try:
             return self.resolve_mapping(node)
         except BundleError:

@@ -3,7 +3,6 @@
 Keys and tokens are never arguments: each becomes a secret, whose value the user adds.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +13,8 @@ from onetool.bundles.openapi.request import escape_literal
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
-JSON = dict[str, Any]
 HTTP = ("https://", "http://")
 
 
@@ -23,12 +22,12 @@ HTTP = ("https://", "http://")
 class Credentials:
     """The credentials of `httpImpl`. A tool has one `auth`; further keys are headers and query parameters."""
 
-    auth: JSON | None = None
+    auth: JsonObject | None = None
     headers: dict[str, str] = field(default_factory=dict)
     query: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
 
-    def add(self, auth: JSON, name: str) -> None:
+    def add(self, auth: JsonObject, name: str) -> None:
         if self.auth is not None and _is_authorization(self.auth) and _is_authorization(auth):
             types = {self.auth["type"], auth["type"]}
             if types == {"bearer", "basic"}:
@@ -61,11 +60,11 @@ class Credentials:
         return [*keys, *(("header", name) for name in self.headers), *(("query", name) for name in self.query)]
 
 
-def _is_authorization(auth: JSON) -> bool:
+def _is_authorization(auth: JsonObject) -> bool:
     return _get_header(auth) == "authorization"
 
 
-def _get_header(auth: JSON) -> str:
+def _get_header(auth: JsonObject) -> str:
     """Return the lower-case name of the header of a credential; empty if it is sent in the query."""
     if auth["type"] != "apiKey":
         return "authorization"
@@ -77,10 +76,10 @@ class SecuritySchemes:
 
     def __init__(
         self,
-        schemes: Mapping[str, Any],
+        schemes: JsonMapping,
         references: References,
         bundle: str,
-        default: Mapping[str, Any] | None = None,
+        default: JsonMapping | None = None,
     ) -> None:
         self._schemes = schemes
         self._references = references
@@ -116,7 +115,7 @@ class SecuritySchemes:
         value = f"${{secret:{key}}}"
         return Credentials({"type": "apiKey", "in": "header", "name": header, "value": value}, secrets=[key])
 
-    def _combine(self, alternative: Mapping[str, Any]) -> Credentials:
+    def _combine(self, alternative: JsonMapping) -> Credentials:
         credentials = Credentials()
         for name, scopes in alternative.items():
             self._scopes = [scope for scope in scopes if isinstance(scope, str)] if isinstance(scopes, list) else []
@@ -129,9 +128,9 @@ class SecuritySchemes:
             return
         self._add_scheme(credentials, name, self._references.resolve_mapping(self._schemes[name]))
 
-    def _add_scheme(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
+    def _add_scheme(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
         kind = as_text(scheme.get("type"))
-        handlers: Mapping[str, Callable[[Credentials, str, Mapping[str, Any]], None]] = {
+        handlers = {
             "apiKey": self._add_api_key,
             "http": self._add_http,
             "oauth2": self._add_bearer,
@@ -141,7 +140,7 @@ class SecuritySchemes:
             raise invalid(f"the scheme {quote(name, 60)} has the type {quote(kind, 60)}")
         handlers[kind](credentials, name, scheme)
 
-    def _add_bearer(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
+    def _add_bearer(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
         """Add a token: a secret, or that of a sign-in if the document has its endpoints."""
         key = self.build_secret_name(name)
         flow = self._find_flow(scheme)
@@ -149,7 +148,7 @@ class SecuritySchemes:
         credentials.add({"type": "bearer", "value": f"${{secret:{key}}}", **oauth}, key)
 
     @staticmethod
-    def _find_flow(scheme: Mapping[str, Any]) -> JSON:
+    def _find_flow(scheme: JsonMapping) -> JsonObject:
         """Return the endpoints of a scheme; empty without absolute URLs of a flow that OneTool supports."""
         if as_text(scheme.get("type")) == "openIdConnect":
             url = as_text(scheme.get("openIdConnectUrl"))
@@ -166,14 +165,14 @@ class SecuritySchemes:
                 return urls
         return {}
 
-    def _add_http(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
+    def _add_http(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
         kind = as_text(scheme.get("scheme")).lower()
         if kind not in {"bearer", "basic"}:
             raise invalid(f"the scheme {quote(name, 60)} is HTTP authentication of type {quote(kind, 60)}")
         key = self.build_secret_name(name)
         credentials.add({"type": kind, "value": f"${{secret:{key}}}"}, key)
 
-    def _add_api_key(self, credentials: Credentials, name: str, scheme: Mapping[str, Any]) -> None:
+    def _add_api_key(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
         location = as_text(scheme.get("in"))
         parameter = as_text(scheme.get("name"))
         if location not in {"header", "query", "cookie"} or not parameter:

@@ -4,7 +4,7 @@ A relative URL cannot be resolved, because only the user knows where the documen
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote as percent_encode, urlsplit
 
@@ -12,6 +12,7 @@ from onetool.bundles.openapi.document import as_list, as_mapping, as_text
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping
 
 _VARIABLE = re.compile(r"\{([^{}]*)\}")
 _AUTHORITY = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
@@ -41,12 +42,12 @@ class ServerUrls:
         return next(filter(None, map(_validate_or_none, absolute)), None) or _validate(absolute[0])
 
 
-def find_servers(*locations: Mapping[str, Any]) -> list[Any]:
+def find_servers(*locations: JsonMapping) -> list[Any]:
     """Return the servers of the operation, else of its path, else of the document."""
     return next((as_list(location["servers"]) for location in locations if as_list(location.get("servers"))), [])
 
 
-def _fill_variables(server: Mapping[str, Any]) -> str:
+def _fill_variables(server: JsonMapping) -> str:
     variables = as_mapping(server.get("variables"))
 
     def get_default(match: re.Match[str]) -> str:

@@ -4,12 +4,12 @@ References are unchanged; they refer to the same document.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from onetool.bundles.openapi.document import OpenApiDocument, as_list, as_mapping, as_text
+from onetool_child.json_types import JsonMapping, JsonObject
 
 _PARAMETER_KEYS = {"name", "in", "required", "description", "schema", "collectionFormat", "allowEmptyValue"}
-_STYLES: Mapping[str, Mapping[str, Any]] = {
+_STYLES: Mapping[str, JsonMapping] = {
     "csv": {"explode": False},
     "ssv": {"style": "spaceDelimited", "explode": False},
     "tsv": {"style": "tabDelimited", "explode": False},
@@ -19,7 +19,7 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
 _FORM = "application/x-www-form-urlencoded"
 
 
-def convert_servers(document: OpenApiDocument) -> list[dict[str, Any]]:
+def convert_servers(document: OpenApiDocument) -> list[JsonObject]:
     root = document.root
     host = as_text(root.get("host")).rpartition("://")[2].rstrip("/")
     base = as_text(root.get("basePath"))
@@ -29,13 +29,13 @@ def convert_servers(document: OpenApiDocument) -> list[dict[str, Any]]:
     return [{"url": f"{scheme}://{host}{base}" if host else base or "/"}]
 
 
-def convert_scheme(definition: Mapping[str, Any]) -> Mapping[str, Any]:
+def convert_scheme(definition: JsonMapping) -> JsonMapping:
     return {"type": "http", "scheme": "basic"} if definition.get("type") == "basic" else definition
 
 
 def convert_operation(
-    document: OpenApiDocument, definition: Mapping[str, Any], parameters: Iterable[Mapping[str, Any]]
-) -> dict[str, Any]:
+    document: OpenApiDocument, definition: JsonMapping, parameters: Iterable[JsonMapping]
+) -> JsonObject:
     """Convert an operation. `parameters` are those of the operation and of its path, with references resolved."""
     all_parameters = list(parameters)
     plain = [
@@ -45,7 +45,7 @@ def convert_operation(
     ]
     consumes = _list_media_types(document, definition, "consumes")
     body = _convert_body(all_parameters, consumes) or _convert_form(all_parameters, consumes)
-    content: dict[str, Any] = {media_type: {} for media_type in _list_media_types(document, definition, "produces")}
+    content: JsonObject = {media_type: {} for media_type in _list_media_types(document, definition, "produces")}
     responses = as_mapping(definition.get("responses"))
     headers = [as_mapping(responses[code]).get("headers") for code in responses if str(code).startswith("2")]
     response = {"content": content, "headers": next(filter(None, headers), {})}
@@ -53,7 +53,7 @@ def convert_operation(
     return {**converted, "requestBody": body} if body else converted
 
 
-def _list_media_types(document: OpenApiDocument, definition: Mapping[str, Any], key: str) -> list[str]:
+def _list_media_types(document: OpenApiDocument, definition: JsonMapping, key: str) -> list[str]:
     return [
         media_type
         for media_type in as_list(definition.get(key) or document.root.get(key))
@@ -61,7 +61,7 @@ def _list_media_types(document: OpenApiDocument, definition: Mapping[str, Any], 
     ]
 
 
-def _convert_parameter(definition: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_parameter(definition: JsonMapping) -> JsonObject:
     schema = {key: value for key, value in definition.items() if key not in _PARAMETER_KEYS}
     common = {key: definition[key] for key in ("name", "in", "required", "description") if key in definition}
     is_list = definition.get("type") == "array"
@@ -69,7 +69,7 @@ def _convert_parameter(definition: Mapping[str, Any]) -> dict[str, Any]:
     return {**common, "schema": definition.get("schema", schema), **style}
 
 
-def _convert_body(parameters: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any] | None:
+def _convert_body(parameters: list[JsonMapping], consumes: list[str]) -> JsonObject | None:
     body = next((parameter for parameter in parameters if parameter.get("in") == "body"), None)
     if body is None:
         return None
@@ -78,7 +78,7 @@ def _convert_body(parameters: list[Mapping[str, Any]], consumes: list[str]) -> d
     return {**common, "content": content}
 
 
-def _convert_form(parameters: list[Mapping[str, Any]], consumes: list[str]) -> dict[str, Any] | None:
+def _convert_form(parameters: list[JsonMapping], consumes: list[str]) -> JsonObject | None:
     fields = [parameter for parameter in parameters if parameter.get("in") == "formData"]
     if not fields:
         return None
@@ -103,6 +103,6 @@ def _convert_form(parameters: list[Mapping[str, Any]], consumes: list[str]) -> d
     }
 
 
-def _add_description(parameter: Mapping[str, Any]) -> dict[str, Any]:
+def _add_description(parameter: JsonMapping) -> JsonObject:
     schema = dict(as_mapping(parameter["schema"]))
     return {**schema, "description": parameter["description"]} if "description" in parameter else schema
