@@ -197,19 +197,23 @@ MAX_DELAY_SECONDS = 0.25 if ISOLATION == "auto" else 1.0
 
 
 def run_attack(client: Connection, code: str) -> str:
-    """Run the code and return its answer. Meanwhile, a neighbor must never wait for long.
+    """Run the code and return its answer. Meanwhile, a neighbor must never wait for long."""
+    return "\n".join(get_texts(run_beside_neighbor(client, client.start(code))))
+
+
+def run_beside_neighbor(client: Connection, attacking: Future[CallToolResult]) -> CallToolResult:
+    """Return the result of a call. Meanwhile, a neighbor must never wait for long.
 
     The delay is the processor time that the server spends between a question of the neighbor and the answer: unlike
     a clock, it does not count what else the machine does. The limit is higher on a slow machine.
     """
-    attacking = client.start(code)
     delays: list[float] = []
     while not attacking.done() or not delays:
         started = cpu_seconds(client.server)
         assert get_texts(client.run("1 + 1")) == ["2"]
         delays.append(cpu_seconds(client.server) - started)
     assert max(delays) < MAX_DELAY_SECONDS or max(delays) < measure_loop(), delays
-    return "\n".join(get_texts(attacking.result()))
+    return attacking.result()
 
 
 def measure_loop() -> float:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 MAX_LOG_BYTES = 10 << 20
 MAX_LINES_WAITING = 100_000  # in case the disk is slower than the calls
+MAX_TEXT_WAITING = 32 << 20  # characters of output and messages, in case redacting them is slower
 WRITE_SECONDS = 0.01  # in which another process finishes a line
 GATHER_SECONDS = 0.2
 
@@ -63,6 +64,7 @@ class Log:
         self.max_bytes, self.keep = max_bytes, keep
         self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
         self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
+        self._text_waiting = 0
         self._is_torn = True  # whether the last line in the file may be incomplete
         gather = GATHER_SECONDS if gathers else 0.0
         self._background = Background("onetool-log", self._write_lines, gather=gather)
@@ -75,6 +77,10 @@ class Log:
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
         if self._file is None or LEVELS[level] < self._level:
             return
+        if "text" in fields:
+            self._text_waiting += len(fields["text"])
+            if self._text_waiting > MAX_TEXT_WAITING:
+                return
         self._lines.append({"time": time.time(), "level": level, "name": name, **fields})
         self._background.wake()
 
@@ -121,6 +127,7 @@ class Log:
     def _write_lines(self) -> bool:
         """Write the queued lines; lines that cannot be written are dropped."""
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        self._text_waiting = 0
         if not lines or self._file is None:
             return True
         try:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROGRESS_SECONDS = 0.05  # between two messages
+MAX_PROGRESS_CHARS = 500
+MAX_LOG_CHARS = 10_000
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")  # those of MCP
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_ERROR_CHARS = 100_000
-MAX_LOG_CHARS = 10_000
-MAX_PROGRESS_CHARS = 500
 MODULE_NAMES = frozenset({"ot", "onetool"})
 NO_CALL_MESSAGE = "ot.call is only available during a call: not at import, and not in a thread that the file started"
 CURRENT_CALL: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # the call that the running code belongs to
@@ -265,13 +263,13 @@ class WorkerContext(interface.Context):
         now = time.monotonic()
         if now - self._reported >= interface.PROGRESS_SECONDS or done == total:
             self._reported = now
-            text = interface.describe_progress(done, total, str(message)[:MAX_PROGRESS_CHARS])
+            text = interface.describe_progress(done, total, str(message)[: interface.MAX_PROGRESS_CHARS])
             numbers = (None, None) if isinstance(done, str) else (done, total)
-            self._notify("progress", message=text[:MAX_PROGRESS_CHARS], done=numbers[0], total=numbers[1])
+            self._notify("progress", message=text[: interface.MAX_PROGRESS_CHARS], done=numbers[0], total=numbers[1])
         return interface.DONE
 
     def log(self, message: object, level: str = "info") -> interface.Done:
-        self._notify("log", message=str(message)[:MAX_LOG_CHARS], level=interface.check_level(level))
+        self._notify("log", message=str(message)[: interface.MAX_LOG_CHARS], level=interface.check_level(level))
         return interface.DONE
 
     def secret(self, name: str) -> str:

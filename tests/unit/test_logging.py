@@ -1,6 +1,7 @@
 """The log: spans as redacted JSON lines that never fail a call."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,18 @@ def test_a_large_log_is_rotated(tmp_path: Path) -> None:
     log.close()
     assert len(read_lines(file)) == 1
     assert (tmp_path / "onetool.log.1").stat().st_size > MAX_LOG_BYTES
+
+
+def test_texts_that_wait_to_be_redacted_are_limited(tmp_path: Path) -> None:
+    may_write = threading.Event()
+
+    def redact(text: str) -> str:
+        may_write.wait()
+        return text
+
+    log = Log(tmp_path / "log.jsonl", redact=redact, gathers=False)
+    for _ in range(100):
+        log.event("worker.output", text="x" * (1 << 20))
+    may_write.set()
+    log.close()
+    assert 32 << 20 <= (tmp_path / "log.jsonl").stat().st_size < 66 << 20

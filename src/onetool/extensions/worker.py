@@ -26,7 +26,7 @@ from onetool.extensions.environments import BOOT, StartCommand, environment_erro
 from onetool.util.deadline import PausableDeadline, Waiting
 from onetool.util.problem import Location
 from onetool.util.raw_json import RawJson
-from onetool_child.interface import LOG_LEVELS
+from onetool_child.interface import LOG_LEVELS, MAX_LOG_CHARS, MAX_PROGRESS_CHARS
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA
 
@@ -319,8 +319,9 @@ class Worker(SharedProcess[WorkerUser]):
                 self._handle_progress(params)
             case "log":
                 level = params["level"] if params["level"] in LOG_LEVELS else "info"
+                message = str(params["message"])[:MAX_LOG_CHARS]
                 if (call := self._calls.get(params["within"])) is not None and call.context.on_log is not None:
-                    call.context.on_log(f"{self._launch.pack}.{call.function}: {params['message']}", level)
+                    call.context.on_log(f"{self._launch.pack}.{call.function}: {message}", level)
             case _:
                 raise ValueError(f"unexpected message {method!r} from a worker")
 
@@ -328,7 +329,8 @@ class Worker(SharedProcess[WorkerUser]):
         call = self._calls.get(params["within"])
         if call is not None and call.context.on_progress is not None:
             done, total = (_check_number(params[key]) for key in ("done", "total"))
-            call.context.on_progress(f"{self._launch.pack}: {params['message']}", done, total)
+            message = str(params["message"])[:MAX_PROGRESS_CHARS]
+            call.context.on_progress(f"{self._launch.pack}: {message}", done, total)
 
     def _handle_piece(self, kind: str, data: bytes) -> None:
         """Collect a part of a large result, or of media; `kind` has the id of the call."""

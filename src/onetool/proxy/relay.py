@@ -5,6 +5,7 @@ older one sends it during a call without naming the call, so it is relayed when 
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 from onetool.core.context import Foreign, ToolContext
 from onetool.errors import ToolError
+from onetool_child.interface import MAX_LOG_CHARS, MAX_PROGRESS_CHARS
 
 RELAY_KEY = "relay"  # key of ToolContext.metadata
 DECLARED_KEY = "onetool/clientCapabilities"  # internal key of requests; removed before sending
@@ -122,7 +124,7 @@ class Relay:
         """Pass progress to the client and restart the timeout."""
         self._restart_timeout()
         if self.progress is not None:
-            await self.progress(progress, total, message)
+            await self.progress(progress, total, message and message[:MAX_PROGRESS_CHARS])
 
     def _restart_timeout(self) -> None:
         self._set_clock(asyncio.get_running_loop().time() + self._seconds)
@@ -214,8 +216,12 @@ class Relays:
         }
 
     async def _relay_log(self, params: Any) -> None:
-        """Relay a log message; drop it if its client is not known."""
-        relay = self._only_client() or Relay()
+        """Relay a log message, at most its first characters; drop it if its client is not known."""
+        if (relay := self._only_client()) is None:
+            return
+        text = params.data if isinstance(params.data, str) else json.dumps(params.data)
+        if len(text) > MAX_LOG_CHARS:
+            params = params.model_copy(update={"data": text[:MAX_LOG_CHARS]})
         await relay.log(params)
 
     async def _relay_request(self, request: Any) -> Any:

@@ -35,6 +35,7 @@ from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
 from onetool.state.storage import MediaStorage, ToolListStorage
+from onetool_child.interface import MAX_PROGRESS_CHARS
 
 AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
 MAX_DECODINGS = 3
@@ -353,6 +354,6 @@ def _make_progress_callback(name: str, report_line: Callable[[str], None] | None
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
         done = f"{progress:g} of {total:g}" if total else f"{progress:g}"
-        report_line(f"{name}: {message or done}")
+        report_line(f"{name}: {(message or done)[:MAX_PROGRESS_CHARS]}")
 
     return report

@@ -5,6 +5,7 @@ and the client repeats the request with the answer: the pending call is kept unt
 """
 
 import asyncio
+import json
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import mcp_types as types
 from mcp import MCPError
 from mcp.shared.message import ServerMessageMetadata
@@ -33,6 +35,7 @@ PENDING_PREFIX = "onetool-kept:"  # prefix of the id of a pending call
 PENDING_SECONDS = 600.0
 MAX_PENDING = 1000
 MAX_UNSENT_LOGS = 100
+MAX_FORM_CHARS = 100_000  # of a question and its form
 FLUSH_SECONDS = 1.0
 MIN_PROGRESS = 0.001  # between two messages without a number
 STANDARD_INPUT = "standard input"  # stdio has one client
@@ -205,8 +208,12 @@ class ClientMessages:
         return read_form(response, question.form)
 
     async def _send_form(self, message: str, schema: JsonMapping) -> Any:
-        shown = self._redact.redact_data(dict(schema))
-        params = types.ElicitRequestFormParams(message=self._redact(message), requested_schema=shown)
+        if (problem := _explain_large_form(message, schema)) is not None:
+            raise CannotAsk(problem)
+        text, shown = await anyio.to_thread.run_sync(
+            lambda: (self._redact(message), self._redact.redact_data(dict(schema)))
+        )
+        params = types.ElicitRequestFormParams(message=text, requested_schema=shown)
         return await self._relay.ask_client(types.ElicitRequest(params=params))
 
     async def flush(self) -> None:
@@ -333,7 +340,9 @@ def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
     match request:
         case types.ElicitRequest(params=types.ElicitRequestURLParams()):
             is_supported = capabilities.elicitation is not None and capabilities.elicitation.url is not None
-        case types.ElicitRequest():
+        case types.ElicitRequest(params=types.ElicitRequestFormParams() as form):
+            if (problem := _explain_large_form(form.message, form.requested_schema)) is not None:
+                return _error_data(problem)
             is_supported = _supports_forms(capabilities)
         case types.ListRootsRequest():
             is_supported = capabilities.roots is not None
@@ -343,6 +352,12 @@ def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
                 wants_tools and capabilities.sampling.tools is None
             )
     return None if is_supported else _error_data(f"the client does not support {request.method}")
+
+
+def _explain_large_form(message: str, schema: JsonMapping) -> str | None:
+    """Return the problem with a question that no person could read; None if it is short enough."""
+    size = len(message) + len(json.dumps(schema))
+    return f"the question has {size:,} characters, the limit is {MAX_FORM_CHARS:,}" if size > MAX_FORM_CHARS else None
 
 
 def can_ask(context: Any) -> bool:
