@@ -289,6 +289,50 @@ def test_a_selector_does_not_delay_others(server: Server, site: Site, case: str)
     assert expected in server.send_attack("POST", f"{tool}/invoke", {"args": {}}).text
 
 
+BODY = {f"f{n}": "${x}" for n in range(500)}
+# The request, the arguments, and part of the answer.
+TEMPLATES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a body": ({"method": "POST", "body": BODY}, {"x": "é" * 120_000}, "done"),
+    "a large body": ({"method": "POST", "body": BODY}, {"x": "é" * 600_000}, "makes the request larger"),
+    "a list in a body": ({"method": "POST", "body": BODY}, {"x": [[]] * 60_000}, "makes the request larger"),
+    "a path": ({"url": "/data/${x}"}, {"x": "é" * 600_000}, "URL too long"),
+    "a query": ({"url": "/data?" + "&".join(["x=${x}"] * 500)}, {"x": "é/" * 25_000}, "URL too long"),
+    "parameters": ({"url": "/data?x=${x}"}, {"x": {f"é{n}": n for n in range(60_000)}}, "URL too long"),
+    "a list": ({"url": "/data?x=${pipes:x}"}, {"x": ["é"] * 100_000}, "URL too long"),
+    "a header": ({"headers": {"X-Large": "${x}"}}, {"x": "x" * 4_000_000}, "too long"),
+    "a password": ({"auth": {"type": "basic", "value": "user:${x}"}}, {"x": "%2525" * 700_000}, "too long"),
+}
+
+
+@pytest.mark.parametrize("case", TEMPLATES)
+def test_a_template_does_not_delay_others(server: Server, site: Site, case: str) -> None:
+    request, args, expected = TEMPLATES[case]
+    site.pages["/data"] = page(b'"done"', ("Content-Type", "application/json"))
+    draft = http_draft(**{**request, "url": site.url(request.get("url", "/data"))})
+    schema = {"type": "object", "properties": {"x": {}}}
+    tool = server.rest.tool(server.rest.bundle(), **draft, argSchema=schema)
+    answer = server.send_attack("POST", f"{tool}/invoke", {"args": args}).text
+    assert expected in answer, answer[:1_000]
+
+
+def test_a_credential_of_a_step_does_not_delay_others(server: Server, site: Site) -> None:
+    site.pages["/data"] = page(b"%2525" * 1_500_000, ("Content-Type", "text/plain"))
+    step = {"name": "login", "method": "GET", "urlTemplate": site.url("/data")}
+    draft = http_draft(site.url("/data"), steps=[step], headers={"X-Token": "${steps.login.body}"})
+    tool = server.rest.tool(server.rest.bundle(), **draft)
+    answer = server.send_attack("POST", f"{tool}/invoke", {"args": {}}).text
+    assert "too long" in answer, answer[:1_000]
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_response_does_not_delay_others(server: Server, site: Site, status: int) -> None:
+    headers = [("Content-Type", "text/plain"), *((f"X-{n}", "%2525" * 40) for n in range(60))]
+    site.pages["/data"] = page(b"%2525" * 16_000, *headers, status=status)
+    tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/data"), response={"full": True}))
+    answer = server.send_attack("POST", f"{tool}/invoke", {"args": {}})
+    assert "%2525" in answer.text, answer.text[:1_000]
+
+
 STREAMS = {
     "a huge event": b"data: [" + b"[]," * 2_000_000 + b"[]]\n\n",
     "no line breaks": b"data: " + b"x" * 9_000_000,

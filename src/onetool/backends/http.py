@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -21,6 +21,7 @@ from onetool.backends.http_tool.placeholders import MISSING, Values
 from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.backends.http_tool.request import measure_bytes
 from onetool.backends.http_tool.response import (
+    LARGE_RESPONSE_BYTES,
     EventCollector,
     ResponseReader,
     ResponseRedactor,
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from onetool.config.model import Http
     from onetool.state.storage import CallRates, MediaStorage
 
+T = TypeVar("T")
 MAX_URL_CHARS = 65_536  # the limit of the HTTP library
+MAX_HEADER_CHARS = 65_536
 MAX_BODY_CHARS = 2_000  # of the body of an error response
 MAX_MESSAGE_CHARS = 200
 MAX_SCANNED_BYTES = 65_536  # of an error response; a secret in the shown part is never cut in two
@@ -132,14 +135,14 @@ class _Call:
         for step in impl.steps:
             response = await self._request(step)
             if not step.is_success(response.status):
-                raise self._status_error(response)
+                raise await self._make_status_error(response)
             self.steps[step.name] = await self._read_step(step, response)
         response = await self._request(impl)
         if impl.is_success(response.status):
             return await self._read_result(response)
         if impl.error_mode == "empty":
             return None
-        raise self._status_error(response)
+        raise await self._make_status_error(response)
 
     # --- requests ----------------------------------------------------------------------------------------------
 
@@ -172,15 +175,16 @@ class _Call:
         return dict.fromkeys(names, await (source.replace(rejected) if rejected else source.get()))
 
     async def _build(self) -> Request:
-        fill = self.part.request.fill
-        if self.part.reads_files:
-            request = await anyio.to_thread.run_sync(fill, self.values, abandon_on_cancel=True)
-        else:
-            request = fill(self.values)
+        part = self.part
+        is_slow = part.reads_files or self.values.is_large(len(part.placeholders))
+        request = await _run(partial(part.request.fill, self.values), is_slow=is_slow)
         if len(request.url) > MAX_URL_CHARS:
             raise ArgumentError(
                 f"URL too long: more than {MAX_URL_CHARS:,} characters", hint="send long values in the request body"
             )
+        for name, text in request.headers:
+            if len(text) > MAX_HEADER_CHARS:
+                raise ArgumentError(f"header {name} too long: more than {MAX_HEADER_CHARS:,} characters")
         limit = self.impl.max_request_bytes
         if limit is not None and (size := measure_bytes(request)) > limit:
             raise ArgumentError(
@@ -271,9 +275,13 @@ class _Call:
     async def _read_step(self, step: "HttpStep", response: Response) -> JsonObject:
         """Return what later requests may use, such as a token. It contains none of the secrets sent so far."""
         reader = self._make_reader(step.response)
-        body = await _run(partial(reader.read, response), is_slow=reader.is_slow(response))
-        received = {"headers": join_headers(response), "cookies": read_cookies(response)}
-        return {"status": response.status, "body": body, **reader.redactor.redact_data(received)}
+
+        def read() -> JsonObject:
+            received = {"headers": join_headers(response), "cookies": read_cookies(response)}
+            body = reader.read(response)
+            return {"status": response.status, "body": body, **reader.redactor.redact_data(received)}
+
+        return await _run(read, is_slow=reader.is_slow(response))
 
     async def _read_result(self, response: Response) -> Any:
         options = self.impl.response
@@ -290,7 +298,10 @@ class _Call:
             body = await _run(partial(reader.read, response), is_slow=reader.is_slow(response))
         full = options.full_argument
         is_full = options.full is True if full is None else self.values.get(full) is True
-        return {**reader.redactor.redact_data(read_headers(response)), "body": body} if is_full else body
+        if not is_full:
+            return body
+        read = partial(reader.redactor.redact_data, read_headers(response))
+        return {**await _run(read, is_slow=reader.is_slow(response)), "body": body}
 
     def _save(self, path: str, redactor: ResponseRedactor, response: Response) -> JsonObject:
         saved = save_file(self.context, path, redactor.redact_bytes(response.body))
@@ -319,9 +330,10 @@ class _Call:
             "media": handle,
         }
 
-    def _status_error(self, response: Response) -> HttpStatusError:
+    async def _make_status_error(self, response: Response) -> HttpStatusError:
         text = replace(response, body=response.body[:MAX_SCANNED_BYTES]).text() if not response.compression else ""
-        body = self._make_redactor()(text)[:MAX_BODY_CHARS]
+        redacted = await _run(lambda: self._make_redactor()(text), is_slow=len(text) >= LARGE_RESPONSE_BYTES)
+        body = redacted[:MAX_BODY_CHARS]
         excerpt = " ".join(body[:MAX_MESSAGE_CHARS].split())
         detail = f": {excerpt}" if excerpt else ""
         seconds = parse_retry_after(response)
@@ -340,7 +352,7 @@ class _Call:
         return f"step {step}: {label}" if step else label
 
 
-async def _run(work: Callable[[], Any], *, is_slow: bool) -> Any:
+async def _run(work: Callable[[], T], *, is_slow: bool) -> T:
     """Run the work, in a thread if it is slow."""
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True) if is_slow else work()
 

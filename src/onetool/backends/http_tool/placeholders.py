@@ -25,6 +25,7 @@ MISSING: Final = object()
 STEPS: Final = "steps"  # the name before the name of a step
 MAX_FILES: Final = 100  # of one argument
 MAX_FILLED_CHARS: Final = 64 << 20  # of all values of one call, without files
+LARGE_FILLED_CHARS: Final = 20_000  # filling in more takes a millisecond or longer
 SEPARATORS: Final = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
 SECRET = "secret"  # noqa: S105 - a kind of placeholder
 FILE = "file"
@@ -163,6 +164,18 @@ class Values:
     def boundary(self) -> str:
         """The boundary of a multipart body. It is random, so that no value can contain it."""
         return random_tokens.token_hex(16)
+
+    def is_large(self, uses: int) -> bool:
+        """Return whether it takes long to fill in the values if a template uses them this often."""
+        left = LARGE_FILLED_CHARS // max(1, uses)
+        waiting: list[Any] = [self._args, self._steps]
+        while waiting and left >= 0:
+            value = waiting.pop()
+            is_mapping = isinstance(value, Mapping)
+            left -= len(value) if is_mapping or isinstance(value, str | list | tuple) else 1
+            if left >= 0 and not isinstance(value, str):
+                waiting += [*value, *value.values()] if is_mapping else value if isinstance(value, list | tuple) else ()
+        return left < 0
 
     def is_step(self, placeholder: Placeholder) -> bool:
         return self._steps is not None and placeholder.may_be_step

@@ -22,7 +22,7 @@ from onetool.util.secret_finder import is_secret_name
 from onetool.util.text import pluralize
 from onetool_child.messages import has_few_values
 
-LARGE_RESPONSE_BYTES: Final = 100_000
+LARGE_RESPONSE_BYTES: Final = 8_192  # reading more may take milliseconds
 MAX_DEPTH: Final = 200
 MIN_VALUE_BYTES: Final = 4  # counted for a value that is not a string
 PAGING_WORDS: Final = frozenset({"next", "page", "pagination", "continuation", "cursor"})
@@ -76,7 +76,8 @@ class ResponseReader:
     def is_slow(self, response: Response) -> bool:
         """Return whether reading the response takes long, or stores it."""
         is_stored = self.mode == "auto" and not _is_text(response)
-        return len(response.body) >= LARGE_RESPONSE_BYTES or self.selector is not None or is_stored
+        size = len(response.body) + sum(len(name) + len(value) for name, value in response.headers)
+        return size >= LARGE_RESPONSE_BYTES or self.selector is not None or is_stored
 
     def read(self, response: Response) -> Any:
         return self._apply_selector(self._parse(response))
