@@ -34,6 +34,7 @@ PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
 SIGKILL = 9
+SIGCONT = 18
 M_ARENA_MAX = -8
 
 # Access rights of Landlock, by bit.
@@ -100,6 +101,15 @@ def die_with_parent(parent: int) -> None:
         _prctl(PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def continue_without_parent() -> None:
+    """Ask to be continued when the parent exits: a stopped process could not notice it.
+
+    The signal is also sent when the thread ends that started this process, which does no harm.
+    """
+    with contextlib.suppress(Unavailable):
+        _prctl(PR_SET_PDEATHSIG, SIGCONT)
 
 
 def can_confine_programs() -> bool:

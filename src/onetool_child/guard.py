@@ -30,6 +30,8 @@ def stand_guard(reader: int) -> int:
     worker = os.fork()
     if worker:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        # A stopped guard could not notice that the server is gone. A signal because a thread has ended does no harm.
+        _prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
         _guard(worker, reader)
     os.setsid()  # so that signals to the group of the worker do not reach the guard
     return guard

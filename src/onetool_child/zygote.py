@@ -51,6 +51,7 @@ def main(argv: list[str]) -> None:
     options = Options(**json.loads(argv[1]))
     control = socket.socket(fileno=int(argv[0]))
     os.environ.clear()
+    confine.continue_without_parent()
     Zygote(control, options).serve()
 
 

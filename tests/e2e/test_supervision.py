@@ -1,6 +1,7 @@
 """Test stopped and killed processes of the server: the next run works, and waiting times are limited."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.rest_support import make_client, serve_process
 from tests.support import RawClient, configure, eventually, list_children
-from tests.workers_support import is_alive, open_workers
+from tests.workers_support import is_alive, open_workers, write_pack
 
 from onetool.runner.cells import NOT_ANSWERING, CellLimits, Cells
 from onetool.runner.launch import ZygoteLauncher
@@ -123,6 +124,18 @@ def test_readyz_waits_for_a_working_zygote(tmp_path: Path) -> None:
         assert eventually(lambda: client.get("/readyz").text == "ready\n")
         assert client.post("/api/run", json={"command": "1 + 1"}).json()["blocks"] == ["2"]
         assert client.get("/api/health").json()["isolation"]["sandbox"] != NOT_ANSWERING
+
+
+def test_stopped_processes_end_with_a_killed_server(tmp_path: Path) -> None:
+    write_pack(tmp_path / ".onetool", "plain", "import os\ndef processes(): return [os.getppid(), os.getpid()]\n")
+    with RawClient(tmp_path) as wire:
+        guard, worker = json.loads(run(wire, "plain.processes()")[0])
+        zygote = wait_for_zygote(wire.process.pid)
+        started = [zygote, guard, worker, *list_children(zygote)]
+        for process in started:
+            os.kill(process, signal.SIGSTOP)
+        wire.process.kill()
+        assert eventually(lambda: not any(map(is_alive, started)))
 
 
 class _SilentLauncher(ZygoteLauncher):
