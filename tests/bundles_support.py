@@ -23,6 +23,9 @@ class Clock:
     def __call__(self) -> datetime:
         return self.now
 
+    def read_seconds(self) -> float:
+        return self.now.timestamp()
+
     def move(self, **by: float) -> None:
         self.now += timedelta(**by)
 

@@ -132,7 +132,7 @@ def test_other_processes_read_a_session(tmp_path: Path) -> None:
 
 def test_tokens_expiry_and_deletion(tmp_path: Path) -> None:
     now = [1000.0]
-    with closing(SessionStore(tmp_path, clock=lambda: now[0])) as store:
+    with closing(SessionStore(tmp_path, clock=lambda: now[0], steady=lambda: now[0])) as store:
         handle = store.create("a", "t1")
         store.update(handle, {"k": SessionValue("1")}, "a", "t1")
         assert store.list_keys(handle, "a") == ["k"]  # without a token, an agent sees those of all its tokens
@@ -148,6 +148,18 @@ def test_tokens_expiry_and_deletion(tmp_path: Path) -> None:
         store.create("b")
         with closing(sqlite3.connect(tmp_path / "runs" / "sessions.db")) as database:
             assert database.execute("SELECT count(*) FROM session_values").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("days", [8, -8])
+def test_sessions_are_kept_after_the_clock_has_jumped(tmp_path: Path, days: int) -> None:
+    now = [1_800_000_000.0]
+    with closing(SessionStore(tmp_path, clock=lambda: now[0])) as store:
+        handle = store.create()
+        store.update(handle, {"k": SessionValue("1")})
+        now[0] += days * 86_400
+        store.create()
+        now[0] -= days * 86_400
+        assert store.get(handle, ["k"]) == {"k": SessionValue("1")}
 
 
 def test_stored_values_are_sealed(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(root: Path, clock: Clock) -> Iterator[BundleStore]:
-    with open_store(root, clock=clock) as opened:
+    with open_store(root, clock=clock, steady=clock.read_seconds) as opened:
         yield opened
 
 
@@ -326,19 +326,32 @@ def test_opening_a_store_removes_expired_bundles(root: Path, store: BundleStore,
     bundle = new_bundle(store)
     store.delete_bundle(bundle)
     clock.move(days=3)
-    with open_store(root, clock=clock) as again:
+    with open_store(root, clock=clock, steady=clock.read_seconds) as again:
         again.list_bundles()
         assert eventually(lambda: not list(root.glob(f"*{bundle}")))
 
 
 def test_an_open_store_removes_expired_bundles_again_and_again(root: Path, clock: Clock) -> None:
-    with open_store(root, clock=clock, make_directory=partial(BundleDirectory, interval=0.01)) as store:
+    make_directory = partial(BundleDirectory, interval=0.01)
+    with open_store(root, clock=clock, steady=clock.read_seconds, make_directory=make_directory) as store:
         for _ in range(2):
             bundle = new_bundle(store)
             store.delete_bundle(bundle)
             clock.move(days=3)
             pattern = f"*{bundle}"
             assert eventually(partial(_is_missing, root, pattern))
+
+
+@pytest.mark.parametrize("days", [8, -8])
+def test_a_deleted_bundle_is_kept_after_the_clock_has_jumped(root: Path, clock: Clock, days: int) -> None:
+    with open_store(root, clock=clock) as store:
+        bundle = new_bundle(store)
+        created = store.get_bundle(bundle)
+        store.delete_bundle(bundle)
+        clock.move(days=days)
+        store.remove_expired()
+        clock.move(days=-days)
+        assert store.put_bundle(bundle, bundle_body()) == (created, False)
 
 
 def _is_missing(root: Path, pattern: str) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -325,7 +326,7 @@ def test_an_invalid_handle_is_rejected(tmp_path: Path, handle: object) -> None:
 
 def test_media_files_are_private_and_expire(tmp_path: Path) -> None:
     now = [0.0]
-    media = Media(tmp_path, HOUR, lambda: now[0])
+    media = Media(tmp_path, HOUR, lambda: now[0], steady=lambda: now[0])
     handle = media.put(b"data", "image/png", "ada")
     files = list(tmp_path.glob(f"media-{handle}.*"))
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
@@ -336,6 +337,17 @@ def test_media_files_are_private_and_expire(tmp_path: Path) -> None:
     media.put(b"more", "image/png", "ada")
     assert not [file for file in files if file.exists()]
     assert (tmp_path / "media-of-somebody-else.bin").exists()
+
+
+@pytest.mark.parametrize("days", [8, -8])
+def test_media_are_kept_after_the_clock_has_jumped(tmp_path: Path, days: int) -> None:
+    now = [time.time()]
+    media = Media(tmp_path, HOUR, lambda: now[0])
+    handle = media.put(b"data", "image/png", "ada")
+    now[0] += days * 86_400
+    media.put(b"more", "image/png", "ada")
+    now[0] -= days * 86_400
+    assert media.get(handle, "ada").data == b"data"
 
 
 # --- metadata of responses in a run ------------------------------------------------------------------------

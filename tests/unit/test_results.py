@@ -51,7 +51,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def results(directory: Path, clock: Clock) -> ResultStore:
-    return ResultStore(directory, HOUR, 10, clock)
+    return ResultStore(directory, HOUR, 10, clock, steady=clock)
 
 
 def store_text(results: ResultStore, text: str, **more: Any) -> str:
@@ -86,7 +86,7 @@ def run_program(code: str, *args: object) -> subprocess.Popen[str]:
 
 
 def store_with_quota(directory: Path, clock: Clock, total: int, of_agent: int) -> ResultStore:
-    return ResultStore(directory, HOUR, 3, clock, quota=Quota(total, of_agent))
+    return ResultStore(directory, HOUR, 3, clock, quota=Quota(total, of_agent), steady=clock)
 
 
 def result_exists(results: ResultStore, handle: str, agent: str = "default") -> bool:
@@ -491,6 +491,18 @@ def test_storing_a_result_removes_expired_results(results: ResultStore, director
     assert list_files(directory, old) == set()
     with pytest.raises(ToolError, match="not found"):
         results.window(old)
+
+
+@pytest.mark.parametrize("days", [8, -8])
+def test_results_are_kept_after_the_clock_has_jumped(directory: Path, clock: Clock, days: int) -> None:
+    results = ResultStore(directory, HOUR, 10, clock)
+    handle = store_text(results, "kept")
+    clock.now += days * 86_400
+    for _ in range(2):  # the second one looks at all of them, because the recorded sizes are old
+        store_text(results, "of a wrong time")
+        clock.now += 1
+    clock.now -= days * 86_400 + 2
+    assert results.load(handle) == "kept"
 
 
 def test_foreign_files_are_not_removed(results: ResultStore, directory: Path, clock: Clock) -> None:

@@ -30,6 +30,7 @@ from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import BundleError
 from onetool.state.sealing import PageKey
 from onetool.stats.database import StatisticsFile
+from onetool.util.clock_watch import ClockWatch, read_steady_clock
 from onetool.util.problem import Problem
 from onetool.util.storage_errors import is_full
 
@@ -63,6 +64,7 @@ class BundleStore:
         builtin: Path | None = None,
         usage: UsageCounts | None = None,
         make_directory: Callable[..., BundleDirectory] = BundleDirectory,
+        steady: Callable[[], float] = read_steady_clock,
     ) -> None:
         """Create the store without disk access.
 
@@ -71,6 +73,7 @@ class BundleStore:
         self._root = directory
         self._max_tools = max_tools
         self._clock = clock
+        self._clock_watch = ClockWatch(lambda: clock().timestamp(), steady)
         self._directory = make_directory(directory, on_scanned=self.remove_expired)
         self._builtins = BuiltIns(builtin, directory / STATES_FILE)
         self._usage = usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db"))
@@ -382,7 +385,9 @@ class BundleStore:
         return [*found, *self._directory.problems, *self._builtins.problems, *usage]
 
     def remove_expired(self) -> None:
-        """Remove bundles that were deleted two days ago and are still empty."""
+        """Remove bundles that were deleted two days ago and are still empty, unless the clock has jumped."""
+        if not self._clock_watch.is_reliable():
+            return
         before = self._reader.expiry_limit()
         for row in self._directory.read(lambda database: listing.list_deleted_before(database, before)):
             with self._directory.writing() as journal:

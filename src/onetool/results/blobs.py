@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import HANDLE, is_handle, new_handle
+from onetool.util.clock_watch import ClockWatch, read_steady_clock
 from onetool.util.versioning import check_version
 
 T = TypeVar("T")
@@ -49,12 +50,20 @@ class Media:
     """A store of blobs. If they exceed `max_bytes` in total, the oldest are removed."""
 
     def __init__(
-        self, directory: Path, ttl: float, clock: Callable[[], float] = time.time, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        directory: Path,
+        ttl: float,
+        clock: Callable[[], float] = time.time,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        *,
+        steady: Callable[[], float] = read_steady_clock,
     ) -> None:
         self._directory = directory
         self._ttl = ttl
         self._max_bytes = max_bytes
         self._clock = clock
+        self._clock_watch = ClockWatch(clock, steady)
+        self._clock_watch.is_reliable()  # a jump from now on is seen
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
         """Store a blob and return its handle, which is valid for this agent and token."""
@@ -94,7 +103,8 @@ class Media:
             file.write(data)
 
     def _make_room(self, size: int) -> None:
-        """Remove expired blobs, and the oldest ones if the store is full."""
+        """Remove expired blobs, and the oldest ones if the store is full. None expires after a jump of the clock."""
+        may_expire = self._clock_watch.is_reliable()
         kept: list[tuple[float, int, Path]] = []
         for entry in os.scandir(self._directory):
             with suppress(FileNotFoundError):  # another process may have removed it
@@ -102,7 +112,7 @@ class Media:
                 path = Path(entry.path)
                 if not MEDIA_FILE.fullmatch(entry.name):
                     continue
-                if self._is_expired(status):
+                if may_expire and self._is_expired(status):
                     path.unlink()
                 else:
                     kept.append((status.st_mtime, status.st_size, path))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
+from onetool.util.clock_watch import ClockWatch, read_steady_clock
 from onetool.util.locks import locked
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -84,10 +85,17 @@ class ResultFiles:
     """The files of all results. `max_remembered` limits the number of remembered handles of removed results."""
 
     def __init__(
-        self, directory: Path, clock: Callable[[], float], max_remembered: int = DEFAULT_MAX_REMEMBERED
+        self,
+        directory: Path,
+        clock: Callable[[], float],
+        max_remembered: int = DEFAULT_MAX_REMEMBERED,
+        *,
+        steady: Callable[[], float] = read_steady_clock,
     ) -> None:
         self._directory = directory
         self._clock = clock
+        self._clock_watch = ClockWatch(clock, steady)
+        self._clock_watch.is_reliable()  # a jump from now on is seen
         self._max_remembered = max_remembered
 
     def prepare(self) -> None:
@@ -98,8 +106,12 @@ class ResultFiles:
             self._directory.chmod(0o700)
 
     def clean(self, ttl: float) -> dict[str, StoredFiles]:
-        """Remove expired results and abandoned files. Return the remaining results by handle."""
+        """Remove expired results and abandoned files. Return the remaining results by handle.
+
+        After a jump of the clock, nothing is removed for a while.
+        """
         now = self._clock()
+        may_remove = self._clock_watch.is_reliable()
         results: dict[str, StoredFiles] = {}
         with os.scandir(self._directory) as entries:
             for entry in entries:
@@ -110,7 +122,7 @@ class ResultFiles:
                     status = entry.stat(follow_symlinks=False)
                     is_meta = entry.name.endswith(".meta.json")
                     life = _ABANDONED_SECONDS if name[3] else ttl + _REMEMBERED_SECONDS if is_meta else ttl
-                    if now - status.st_mtime > life:
+                    if may_remove and now - status.st_mtime > life:
                         Path(entry.path).unlink()
                     else:
                         results.setdefault(name[1], StoredFiles()).add(f"{name[2]}{name[3] or ''}", status)

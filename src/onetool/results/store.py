@@ -20,6 +20,7 @@ from onetool.results.meta import Meta
 from onetool.results.quota import Quota, Stored
 from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
+from onetool.util.clock_watch import read_steady_clock
 from onetool_child.json_types import JsonMapping, JsonObject
 
 _SEARCH_SECONDS = 30.0
@@ -50,7 +51,7 @@ class StoredResults:
         self._search_seconds = search_seconds
         self._quota = quota or Quota()
         self._agents: dict[str, str] = {}  # by handle
-        self._clean_at = 0.0
+        self._cleaned_at = 0.0
 
     def put(
         self,
@@ -229,8 +230,9 @@ class StoredResults:
 
     def _clean_sometimes(self) -> None:
         """Remove expired results, but not with each of many new ones."""
-        if (now := self._clock()) >= self._clean_at:
-            self._clean_at = now + _CLEAN_SECONDS
+        now = self._clock()
+        if abs(now - self._cleaned_at) >= _CLEAN_SECONDS:
+            self._cleaned_at = now
             self._files.clean(self._ttl)
 
     def _find_agent(self, handle: str) -> str:
@@ -304,8 +306,9 @@ class ResultStore(StoredResults):
         search_seconds: float = _SEARCH_SECONDS,
         *,
         quota: Quota | None = None,
+        steady: Callable[[], float] = read_steady_clock,
     ) -> None:
-        files = ResultFiles(directory, clock)
+        files = ResultFiles(directory, clock, steady=steady)
         super().__init__(
             files, str(directory), ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota
         )

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final, cast, get_args
 from onetool.results.blobs import DEFAULT_MAX_BYTES, VERSION, Blob, missing_media, select_surplus
 from onetool.results.files import Part, StoredFiles, is_handle, new_handle
 from onetool.state.postgres_database import Database, Statements
+from onetool.util.clock_watch import Sweep
 from onetool.util.versioning import check_version
 
 CHUNK_BYTES: Final = 1 << 20
@@ -43,7 +44,7 @@ class PartRows:
         self, database: Database, scope: str, clock: Callable[[], float] = time.time, kind: str = "result"
     ) -> None:
         self._database, self._scope, self._clock, self._kind = database, scope, clock, kind
-        self._sweep_at = 0.0
+        self._expiry = Sweep(clock, SWEEP_SECONDS)
 
     def prepare(self) -> None:
         """Do nothing: migrations create the tables."""
@@ -51,8 +52,7 @@ class PartRows:
     def clean(self, ttl: float) -> dict[str, StoredFiles]:
         """Remove expired results, on one replica at a time. Return the remaining ones by handle."""
         now = self._clock()
-        if now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_SECONDS
+        if self._expiry.is_due():
             self._sweep(now, ttl)
         query = "SELECT handle, part, modified, size, agent FROM files WHERE scope = ? AND kind = ? AND modified >= ?"
         results: dict[str, StoredFiles] = {}

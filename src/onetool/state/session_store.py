@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from onetool.errors import ArgumentError, BudgetExceeded, PermissionDenied, StorageError, ToolError
 from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
+from onetool.util.clock_watch import ClockWatch, read_steady_clock
 
 VERSION: Final = 1
 DEFAULT_TTL: Final = 86_400.0  # seconds since the last use
@@ -62,16 +63,24 @@ class SessionTables:
     """The sessions in a database. Nothing is opened before it is needed."""
 
     def __init__(
-        self, database: SealedTables, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time
+        self,
+        database: SealedTables,
+        ttl: float = DEFAULT_TTL,
+        clock: Callable[[], float] = time.time,
+        *,
+        steady: Callable[[], float] = read_steady_clock,
     ) -> None:
-        self._database, self._ttl, self._clock = database, ttl, clock
+        self._database = database
+        self._ttl = ttl
+        self._clock = clock
+        self._clock_watch = ClockWatch(clock, steady)
 
     def create(self, agent: str = "default", token_id: str = "") -> str:
-        """Create an empty session and return its handle. Expired sessions are deleted."""
+        """Create an empty session and return its handle. Expired sessions are deleted, unless the clock has jumped."""
         handle, owner = f"s_{secrets.token_hex(16)}", (agent, token_id)
         with self._database.transaction() as database:
             now = self._clock()
-            for statement in DELETE_EXPIRED:
+            for statement in DELETE_EXPIRED if self._clock_watch.is_reliable() else ():
                 database.execute(statement, {"before": now - self._ttl})
             if database.execute(COUNT, owner).fetchone()[0] >= MAX_SESSIONS:
                 database.execute(DELETE_EMPTY, owner)
@@ -174,8 +183,16 @@ class SessionTables:
 class SessionStore(SessionTables):
     """The sessions of a data directory, in SQLite."""
 
-    def __init__(self, directory: Path, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION), ttl, clock)
+    def __init__(
+        self,
+        directory: Path,
+        ttl: float = DEFAULT_TTL,
+        clock: Callable[[], float] = time.time,
+        *,
+        steady: Callable[[], float] = read_steady_clock,
+    ) -> None:
+        database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
+        super().__init__(database, ttl, clock, steady=steady)
 
 
 def _name(handle: str, key: str) -> bytes:
