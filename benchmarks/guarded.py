@@ -28,8 +28,9 @@ from onetool.core.bus.bind import bind
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling
 from onetool.core.tool import Tool
-from onetool.proxy.definitions import Definition, ToolListCache, cache_key, identify_origin
-from onetool.proxy.pins import Pins, accept, list_claims
+from onetool.proxy.definitions import Definition, ToolLists, cache_key, identify_origin
+from onetool.proxy.pins import accept, list_claims, open_pins
+from onetool.state.documents import DocumentFile
 
 READS = {"readOnlyHint": True}
 LOCAL = {"readOnlyHint": True, "openWorldHint": False}
@@ -97,12 +98,12 @@ async def open_world(directory: Path) -> AsyncIterator[OneTool]:
     servers = {name: server if "url" in server else {**server, "args": [name]} for name, (server, _) in SERVERS.items()}
     packs = directory / "packs"
     settings = Settings.model_validate({"servers": servers, "tools": TOOLS, "tools_dir": [str(packs)]})
-    lists = ToolListCache(directory / "cache")
+    lists = ToolLists(DocumentFile(directory / "cache"))
     for name, (_, tools) in SERVERS.items():
         listed = [_define(tool, hints) for tool, hints in tools.items()]
         lists.put(cache_key(settings.servers[name]), listed)
         origin = identify_origin(settings.servers[name])
-        accept(Pins(directory / "pins.json"), name, listed, origin, list_claims({}, listed, origin))
+        accept(open_pins(directory), name, listed, origin, list_claims({}, listed, origin))
     for pack, source in EXTENSIONS.items():
         (packs / pack).mkdir(parents=True)
         (packs / pack / f"{pack}_tools.py").write_text(source, encoding="utf-8")

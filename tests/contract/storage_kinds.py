@@ -27,20 +27,20 @@ from onetool.editing.planned_edit import EditConflict, ItemChange
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
-from onetool.llm.token_budget import TokenUsageFile
+from onetool.llm.token_budget import MODEL_USAGE
 from onetool.logging import Log
 from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import Directories, find_directories
-from onetool.proxy.definitions import Definition, ToolListCache
-from onetool.proxy.pins import Pins
+from onetool.proxy.definitions import Definition, ToolLists
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
-from onetool.state.disabled_tools import Switches
-from onetool.state.documents import TokenRows
+from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.documents import DocumentCache, DocumentFile, Documents
+from onetool.state.kinds import DisabledTools, SavedSnippets
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
+from onetool.state.replica_kinds import StoredTokenSet
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore, SessionValue
 from onetool.state.storage import (
@@ -51,13 +51,10 @@ from onetool.state.storage import (
     EnvironmentStorage,
     MediaStorage,
     NoticeStorage,
-    PinStorage,
     ResultStorage,
     RunStorage,
     SavedSnippetStorage,
     SessionStorage,
-    TokenUsageStorage,
-    ToolListStorage,
     TrustStorage,
 )
 from onetool.stats.database import StatisticsFile
@@ -227,7 +224,7 @@ class SavedSnippetKind(BaseKind):
 
 
 class PinKind(BaseKind):
-    store: PinStorage
+    store: Documents
 
     def write(self, key: str) -> str:
         self.store.update(key, lambda _: {"tool": {"description": CONTENT}})
@@ -254,14 +251,14 @@ class CredentialKind(BaseKind):
 
 
 class UsageKind(BaseKind):
-    store: TokenUsageStorage
+    store: Documents
 
     def write(self, key: str) -> str:
-        self.store.update(key, lambda used: used + 7)
+        self.store.update(key, lambda used: (used or 0) + 7)
         return key
 
     def read(self, name: str) -> bool:
-        return is_complete(self.store.get(name) or None, 7)
+        return is_complete(self.store.get(name), 7)
 
 
 class TrustKind(BaseKind):
@@ -289,7 +286,7 @@ class EnvironmentKind(BaseKind):
 
 
 class ToolListKind(BaseKind):
-    store: ToolListStorage
+    store: ToolLists
     definition: ClassVar = Definition("tool", CONTENT, {"type": "object"})
 
     def write(self, key: str) -> str:
@@ -358,7 +355,7 @@ class TokenKind(BaseKind):
 class TokenRowKind(BaseKind):
     """Tokens in a database."""
 
-    store: TokenRows
+    store: StoredTokenSet
 
     def write(self, key: str) -> str:
         token = Token(name=key, hash=sha256(key.encode()).hexdigest(), agent="default")
@@ -466,25 +463,28 @@ def notice_files(directory: Path) -> AppendOnlyLog:
     return AppendOnlyLog(NoticeFiles(directory), lambda: yaml.safe_load_all((directory / "notes.yaml").read_bytes()))
 
 
-FILES: dict[str, Callable[[Path], Any]] = {
+DOCUMENTS: dict[str, Callable[[DocumentFile], Any]] = {
+    "switches": lambda file: DisabledTools(file, file),
+    "pins": lambda file: Documents(file, "pins"),
+    "saved snippets": lambda file: SavedSnippets(file, file),
+    "token usage": lambda file: Documents(file, MODEL_USAGE),
+    "tool lists": ToolLists,
+}
+FILES: dict[str, Callable[[Any], Any]] = {
+    **DOCUMENTS,
     "results": lambda directory: ResultStore(directory / "tmp", HOUR, 3),
     "sessions": SessionStore,
     "media": lambda directory: Media(directory / "tmp", HOUR),
     "statistics": lambda directory: Recorder(open_statistics(directory)),
     "shapes": lambda directory: Shapes(open_statistics(directory)),
     "audit": audit_file,
-    "switches": Switches,
-    "pins": lambda directory: Pins(directory / "pins.json"),
     "credentials": lambda directory: CredentialStore(directory / "credentials"),
-    "saved snippets": SavedSnippetFile,
-    "token usage": lambda directory: TokenUsageFile(directory / "stats" / "llm.json"),
     "trust": TrustFile,
     "tokens": lambda directory: directory.parent,
     "environments": lambda directory: InterpreterFiles(directory / "environments"),
     "notices": notice_files,
     "bundles": lambda directory: BundleStore(directory / "bundles"),
     "runs": RunStore,
-    "tool lists": lambda directory: ToolListCache(directory / "cache"),
     "settings": lambda directory: SettingsEditor(Directories(directory.parent, directory), {}),
 }
 
@@ -532,19 +532,23 @@ BACKENDS: dict[str, Mapping[str, Callable[[Any], Any]]] = {"files": FILES, "post
 
 
 def make_kind(kind: str, store: Any) -> Kind:
-    return (TokenRowKind if isinstance(store, TokenRows) else KINDS[kind])(store)
+    return (TokenRowKind if isinstance(store, StoredTokenSet) else KINDS[kind])(store)
 
 
 @contextlib.contextmanager
 def open_kind(backend: str, kind: str, directory: Path) -> Iterator[Kind]:
-    place = open_postgres(directory) if backend == "postgres" else directory
+    place: Any = directory
+    if backend == "postgres":
+        place = open_postgres(directory)
+    elif kind in DOCUMENTS:
+        place = DocumentCache(directory / "cache") if kind in CACHES else DocumentFile(directory)
     store = BACKENDS[backend][kind](place)
     stored = make_kind(kind, store)
     try:
         yield stored
     finally:
         stored.close()
-        if isinstance(place, PostgresState):
+        if place is not directory:
             place.close()
 
 

@@ -154,10 +154,11 @@ VERSIONED = {
     "runs": change_user_version("runs/runs.db"),
     "sessions": change_user_version("runs/sessions.db"),
     "shapes": change_user_version("stats/stats.db"),
-    "switches": change_json_version("switches.json"),
-    "pins": change_json_version("pins.json"),
+    "switches": change_user_version("state/documents.db"),
+    "pins": change_user_version("state/documents.db"),
+    "saved snippets": change_user_version("state/documents.db"),
     "credentials": change_json_version("credentials/*.json"),
-    "token usage": change_json_version("stats/llm.json"),
+    "token usage": change_user_version("state/documents.db"),
     "trust": change_json_version("trust.json"),
 }
 

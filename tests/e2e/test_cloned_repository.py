@@ -23,9 +23,10 @@ from onetool.config.model import Server
 from onetool.config.trust import is_trusted, trust
 from onetool.extensions.pep723 import parse_header
 from onetool.proxy.definitions import Definition, identify_origin
-from onetool.proxy.pins import Pins, accept, list_claims
+from onetool.proxy.pins import accept, list_claims, open_pins
 from onetool.runs.model import Grant
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
+from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.kinds import SavedSnippets
 from onetool.state.run_store import RunStore
 
 SECRET = "canary-of-the-project"
@@ -540,10 +541,10 @@ def test_what_a_clone_contains_approves_nothing(home: Path, clone: Path) -> None
     configure(clone, json.dumps({"servers": {"s": server}}))
     place, origin = clone / ".onetool", identify_origin(Server.model_validate(server))
     listed = [Definition("plan", "", {"type": "object"}, annotations=claims)]
-    accept(Pins(place / "pins.json"), "s", listed, origin, list_claims({}, listed, origin))
+    accept(open_pins(place), "s", listed, origin, list_claims({}, listed, origin))
     with closing(RunStore(place)) as runs:
         runs.restore_grants([Grant("g_1", "*", varying=("*",), left=1000, expires=time.time() + 86_400, by="you")])
-    SavedSnippetFile(place).put(SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you"))
+    SavedSnippets.open_file(place).put(SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you"))
     trust(place, home / ".onetool")
     assert "effects: read, write, external" in onetool(home, clone, "agents", "check", "s.plan()").stdout
     done = onetool(home, clone, "run", "s.plan()")

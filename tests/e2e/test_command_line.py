@@ -137,7 +137,7 @@ def test_an_invalid_name_cannot_be_disabled(tmp_path: Path, name: str) -> None:
     assert (failed.returncode, failed.stdout, "\x1b" in failed.stderr) == (1, "", False)
     assert "no tool or pack is named" in failed.stderr
     assert len(failed.stderr) < 1_000
-    assert not (tmp_path / ".onetool" / "switches.json").exists()
+    assert not (tmp_path / ".onetool" / "state").exists()
 
 
 def test_an_unknown_tool_cannot_be_disabled(tmp_path: Path) -> None:

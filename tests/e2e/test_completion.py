@@ -19,6 +19,8 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, run_
 
 from onetool.cli.main import COMMANDS
 from onetool.config.trust import trust
+from onetool.proxy.pins import open_pins
+from onetool.state.documents import DocumentFile
 
 SETTINGS = """
 servers: {github: {command: "false"}}
@@ -38,7 +40,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     configure(tmp_path, SETTINGS)
-    (tmp_path / ".onetool" / "pins.json").write_text(json.dumps({"version": 1, "servers": PINS}), encoding="utf-8")
+    open_pins(tmp_path / ".onetool").update_all([*PINS], lambda _: PINS)
     file = tmp_path / ".onetool" / "tools" / "mine" / "mine_tools.py"
     file.parent.mkdir(parents=True)
     file.write_text(PACK, encoding="utf-8")
@@ -179,7 +181,7 @@ def test_an_untrusted_directory_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("broken", ["servers: [", "servers: 1\nagents: []\nauth: {tokens: {}}", "\x00"])
 def test_invalid_files_do_not_break_completion(home: Path, broken: str) -> None:
     configure(home, broken)
-    (home / ".onetool" / "pins.json").write_text("[", encoding="utf-8")
+    DocumentFile(home / ".onetool").file.write_text("[", encoding="utf-8")
     (home / ".onetool" / "tools" / "mine" / "mine_tools.py").write_text("def (", encoding="utf-8")
     assert complete(home, "servers", "accept", "") == []
     assert "machine." in complete(home, "call", "")

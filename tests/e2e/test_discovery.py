@@ -1,6 +1,7 @@
 """Listing and searching never wait long for an upstream server, and say which servers are missing and why."""
 
 import json
+import math
 import re
 import socket
 import subprocess
@@ -21,9 +22,10 @@ from tests.rest_support import serve_app
 from tests.support import PROGRAM, App, configure, connect, environment, eventually, open_app, run_cli
 
 from onetool.config.model import Settings
-from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, ToolListCache, cache_key
-from onetool.proxy.pins import Pins
+from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, ToolLists, cache_key
+from onetool.proxy.pins import open_pins
 from onetool.proxy.servers import LIST_SECONDS
+from onetool.state.documents import DocumentFile, Documents
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
 CANARY = "canary-correct-horse"
@@ -37,7 +39,7 @@ def cache(home: Path) -> Path:
 
 def configure_cached(home: Path, servers: dict[str, Any]) -> None:
     """Configure servers whose lists are cached."""
-    lists = ToolListCache(cache(home))
+    lists = ToolLists(DocumentFile(cache(home)))
     for server in Settings.model_validate({"servers": servers}).servers.values():
         lists.put(cache_key(server), [ECHO])
 
@@ -214,7 +216,7 @@ def test_a_call_ignores_the_retry_delay_of_a_failed_server(tmp_path: Path) -> No
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
     for _ in range(20):
-        ToolListCache(cache(tmp_path)).put_failure(key, "it failed")
+        ToolLists(DocumentFile(cache(tmp_path))).put_failure(key, "it failed")
     assert "s (failed: it failed; next attempt in" in run_cli(tmp_path, "tools").stderr
     assert run_cli(tmp_path, "run", "s.echo(text='a')").stdout == "a\n"
     done = run_cli(tmp_path, "tools")
@@ -226,13 +228,14 @@ def test_a_server_retries_a_listing_that_the_cli_interrupted(tmp_path: Path) -> 
     server = hostile_server("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
-    ToolListCache(cache(tmp_path)).put_failure(key, "no response within 1.0 s", is_interrupted=True)
+    ToolLists(DocumentFile(cache(tmp_path))).put_failure(key, "no response within 1.0 s", is_interrupted=True)
+    lists = ToolLists(DocumentFile(cache(tmp_path)))
     with connect(tmp_path) as client:
         client.tools()
-        assert eventually(lambda: list(cache(tmp_path).glob("tools-*.json")))
+        assert eventually(lambda: lists.get(key))
         uri = "ot://tools"
         assert eventually(lambda: "s.echo" in _read_resource(client, uri))
-    assert not list(cache(tmp_path).glob("failure-*.json"))
+    assert lists.get_failure(key) is None
 
 
 def _read_resource(client: Any, uri: str) -> str:
@@ -264,7 +267,7 @@ def test_rest_names_servers_that_are_not_listed(tmp_path: Path) -> None:
 
 def test_failures_back_off_up_to_a_maximum(tmp_path: Path) -> None:
     now = [1000.0]
-    lists = ToolListCache(tmp_path, clock=lambda: now[0])
+    lists = ToolLists(DocumentFile(tmp_path), clock=lambda: now[0])
     waits = [lists.put_failure("k", "it failed").wait_seconds(now[0]) for _ in range(50)]
     assert waits[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert waits[-1] == MAX_RETRY_SECONDS
@@ -277,7 +280,7 @@ def test_failures_back_off_up_to_a_maximum(tmp_path: Path) -> None:
 
 
 def test_an_interruption_does_not_replace_the_recorded_reason(tmp_path: Path) -> None:
-    lists = ToolListCache(tmp_path)
+    lists = ToolLists(DocumentFile(tmp_path))
     lists.put_failure("k", "no license")
     failure = lists.put_failure("k", "no response within 1.0 s", is_interrupted=True)
     assert (failure.reason, failure.is_interrupted, failure.count) == ("no license", False, 2)
@@ -285,17 +288,21 @@ def test_an_interruption_does_not_replace_the_recorded_reason(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"[]", b"{", b'{"version": 9}', b'{"version": 1, "reason": "x", "count": 0, "at": 1, "is_interrupted": 0}',
-     b'{"version": 1, "reason": "x", "count": 1, "at": Infinity, "is_interrupted": 0}'],
-)  # fmt: skip
-def test_a_damaged_record_is_ignored(tmp_path: Path, damaged: bytes) -> None:
-    (tmp_path / "failure-k.json").write_bytes(damaged)
-    assert ToolListCache(tmp_path).get_failure("k") is None
+    [
+        [],
+        {"version": 9},
+        {"reason": "x", "count": 0, "at": 1, "is_interrupted": 0},
+        {"reason": "x", "count": 1, "at": math.inf, "is_interrupted": 0},
+    ],
+)
+def test_a_damaged_record_is_ignored(tmp_path: Path, damaged: object) -> None:
+    Documents(DocumentFile(tmp_path), "tool list failure").update("k", lambda _: damaged)
+    assert ToolLists(DocumentFile(tmp_path)).get_failure("k") is None
 
 
 def test_an_unwritable_cache_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    lists = ToolListCache(tmp_path / "file")
+    lists = ToolLists(DocumentFile(tmp_path / "file"))
     lists.put("k", [ECHO])
     assert lists.put_failure("k", "it failed").count == 1
 
@@ -307,9 +314,9 @@ def test_secrets_that_a_server_prints_are_not_recorded(tmp_path: Path) -> None:
     ) as server:
         assert eventually(lambda: "disconnected" in json.dumps(server.rest.get("/api/packs")))
         assert CANARY not in json.dumps(server.rest.get("/api/tools"))
-    records = [file.read_text(encoding="utf-8") for file in tmp_path.rglob("failure-*.json")]
-    assert records
-    assert not any(CANARY in record for record in records)
+    failures = Documents(DocumentFile(server.onetool.directories.data / "cache"), "tool list failure").get_all()
+    assert failures
+    assert CANARY not in json.dumps(failures)
 
 
 @pytest.mark.slow
@@ -321,18 +328,11 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     for process in running:
         output, _ = process.communicate(timeout=60)
         assert output.count(b"responds: 1 tool") == 4, output.decode()
-    lists = ToolListCache(cache(tmp_path))
-    files = list(cache(tmp_path).glob("tools-*.json"))
-    assert len(files) == 4
-    assert all(lists.get(file.stem.removeprefix("tools-")) == (_read_definition(file),) for file in files)
-    assert not list(cache(tmp_path).glob("*.tmp"))
-    pins = json.loads((tmp_path / ".onetool" / "pins.json").read_text(encoding="utf-8"))
-    assert pins["servers"].keys() == servers.keys()
-
-
-def _read_definition(file: Path) -> Definition:
-    (tool,) = json.loads(file.read_text(encoding="utf-8"))["tools"]
-    return Definition(**tool)
+    lists = ToolLists(DocumentFile(cache(tmp_path)))
+    keys = Documents(DocumentFile(cache(tmp_path)), "tool list").names()
+    assert len(keys) == 4
+    assert all(lists.get(key) for key in keys)
+    assert open_pins(tmp_path / ".onetool").get_all().keys() == servers.keys()
 
 
 def test_server_names_are_known_without_starting_a_server() -> None:
@@ -342,17 +342,18 @@ def test_server_names_are_known_without_starting_a_server() -> None:
 
 def test_a_server_is_always_either_a_pack_or_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs name a server whose list is loaded and whose tools are being created: both get them."""
-    entered, go_on, get = threading.Event(), threading.Event(), Pins.get
+    entered, go_on, get = threading.Event(), threading.Event(), Documents.get
 
-    def slow_get(pins: Pins, server: str) -> Any:
-        entered.set()
-        assert go_on.wait(60)
-        return get(pins, server)
+    def slow_get(documents: Documents, name: str) -> Any:
+        if documents.kind == "pins":
+            entered.set()
+            assert go_on.wait(60)
+        return get(documents, name)
 
-    monkeypatch.setattr(Pins, "get", slow_get)
+    monkeypatch.setattr(Documents, "get", slow_get)
     with open_app({"servers": {"s": SLEEPS}}) as app:
         registry, upstream = app.onetool.registry, app.onetool.servers.upstream("s")
-        ToolListCache(app.onetool.directories.data / "cache").put(upstream.key, [ECHO])
+        ToolLists(DocumentFile(app.onetool.directories.data / "cache")).put(upstream.key, [ECHO])
         runs = [app.start("s.__name__")]
         assert entered.wait(60)
         runs.append(app.start("s.__name__"))

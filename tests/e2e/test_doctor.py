@@ -622,7 +622,7 @@ CASES = [
             "rm ",
             fix=apply_hint,
         )
-        for name in ("switches.json", "pins.json", "trust.json")
+        for name in ("state/documents.db", "trust.json")
     ),
     Case(
         "a file instead of the results directory",
@@ -845,7 +845,7 @@ def test_many_problems_are_each_reported_once(tmp_path: Path) -> None:
     damage_bundle(tmp_path)
     write_content(".onetool/agents/pilot.yaml", "permissions: [fly]\n")(tmp_path)
     write_content(".onetool/stats/stats.db", b"no database at all" * 1000)(tmp_path)
-    write_content(".onetool/switches.json", "{")(tmp_path)
+    write_content(".onetool/state/documents.db", "{")(tmp_path)
     write_extension("def echo(:\n")(tmp_path)
     write_extension(f"1 / 0\n{ECHO}", "late")(tmp_path)
     configure_cursor({"command": "/gone/onetool"})(tmp_path)
@@ -865,7 +865,7 @@ def test_many_problems_are_each_reported_once(tmp_path: Path) -> None:
         "is not valid JSON",
         "must be a list of permissions (read, write, exec, network)",
         "stats.db is damaged",
-        "switches.json: it is damaged",
+        "documents.db",
         "invalid syntax",
         "ZeroDivisionError",
         "/gone/onetool",
@@ -917,7 +917,7 @@ def test_a_terminal_shows_which_server_is_awaited(tmp_path: Path) -> None:
 def test_the_doctor_changes_no_stored_files(tmp_path: Path) -> None:
     run_hint(tmp_path, "onetool init && onetool run 1")
     write_content(".onetool/stats/stats.db", b"no database at all" * 1000)(tmp_path)
-    write_content(".onetool/switches.json", "{")(tmp_path)
+    write_content(".onetool/state/documents.db", "{")(tmp_path)
     before = read_stored_files(tmp_path)
     assert len(list_problems(doctor(tmp_path))) == 2
     assert read_stored_files(tmp_path) == before

@@ -1,6 +1,7 @@
 """`--expose`: tools, resources and prompts of upstream servers, for each pair of protocol versions."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -17,6 +18,7 @@ from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
 from onetool.core.tool import tool
+from onetool.proxy.pins import open_pins
 from onetool.proxy.upstream import Upstream
 from onetool.transports.http.tokens import hash_token
 
@@ -509,8 +511,8 @@ def test_a_changed_tool_is_neither_listed_nor_callable(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(pin="strict")}}
     with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert "test_simple_text" in list_names(client)
-        pins = tmp_path / ".onetool" / "pins.json"
-        pins.write_text(pins.read_text().replace('"A text"', '"Another text"'))
+        pins = open_pins(tmp_path / ".onetool")
+        pins.update("fixtures", lambda pinned: json.loads(json.dumps(pinned).replace('"A text"', '"Another text"')))
         server.portal.call(server.onetool.reload)
         assert "test_simple_text" not in list_names(client)
         rejected = client.call("test_simple_text")

@@ -14,7 +14,7 @@ http: {allowedHosts: [127.0.0.1], allowPrivateAddresses: true}
 """
 CHANGED = "UPDATE onetool.generations SET number = number + 1 WHERE kind = %s RETURNING number"
 FORGED = (
-    "UPDATE onetool.sealed_values SET sealed = 'forged', version = %s WHERE kind = 'bundles' AND name LIKE '%%@1.json'"
+    "UPDATE onetool.documents SET content = 'forged', version = %s WHERE kind = 'bundles' AND name LIKE '%%@1.json'"
 )
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def test_forged_tools_and_a_lost_list_of_disabled_tools_fail_closed(postgres_url
         assert rest.send("PUT", tool, http_draft("http://127.0.0.1:9/")).status_code == 201
         assert eventually(lambda: rest.send("GET", "/api/tools/rain.now").status_code == 200)
         assert eventually(lambda: "ONETOOL_KEY" not in str(rest.get("/api/health")["problems"]))
-        database.execute("DELETE FROM onetool.sealed_values WHERE kind = 'disabled'")
+        database.execute("DELETE FROM onetool.documents WHERE kind = 'disabled'")
         database.execute(CHANGED, ("disabled",))
         assert eventually(lambda: replica.call("machine.cpu").status_code == 409)
         for tool in ("machine.cpu", "machine.now"):

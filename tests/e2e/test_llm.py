@@ -26,8 +26,9 @@ from onetool.errors import BudgetExceeded, ConfigError, HttpStatusError, Network
 from onetool.llm import Message
 from onetool.llm.chat_completions import request_completion
 from onetool.llm.language_model import ANY_HOST
-from onetool.llm.token_budget import TokenBudget, TokenUsageFile
+from onetool.llm.token_budget import MODEL_USAGE, TokenBudget
 from onetool.net import Net
+from onetool.state.documents import DocumentFile, Documents
 from onetool.transports.mcp.mcp_server import MAX_PENDING_RUNS
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
@@ -255,7 +256,7 @@ def test_all_processes_of_a_user_share_the_tokens_of_a_day(tmp_path: Path, provi
 
 def test_the_limit_of_a_day_ends_with_the_day(tmp_path: Path) -> None:
     seconds = 86_399.0
-    budget, usage = TokenBudget(lambda: seconds), TokenUsageFile(tmp_path / "llm.json")
+    budget, usage = TokenBudget(lambda: seconds), Documents(DocumentFile(tmp_path), MODEL_USAGE)
     reserve = partial(budget.reserve, "run", 80, Llm(max_tokens_per_day=100), usage)
     anyio.run(reserve)
     with pytest.raises(BudgetExceeded, match="80 of 100 tokens of this day are used"):
@@ -265,8 +266,7 @@ def test_the_limit_of_a_day_ends_with_the_day(tmp_path: Path) -> None:
 
 
 def read_usage(home: Path) -> int:
-    days = json.loads((home / ".onetool" / "stats" / "llm.json").read_text("utf-8"))["days"]
-    return int(sum(days.values()))
+    return sum(Documents(DocumentFile(home / ".onetool"), MODEL_USAGE).get_all().values())
 
 
 # --- sampling --------------------------------------------------------------------------------------------------------

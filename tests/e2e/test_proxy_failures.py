@@ -35,6 +35,7 @@ from tests.support import (
 from onetool.app import OneTool, read_settings
 from onetool.logging import Log
 from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool.state.documents import DocumentFile, Documents
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -139,21 +140,23 @@ def test_a_run_waits_for_a_slow_server_and_reports_progress(tmp_path: Path) -> N
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("pins", [b"{{{", b"[]", b'{"version": 99}'])
+@pytest.mark.parametrize("pins", [b"{{{", b"[" * 100_000])
 def test_unreadable_pins_prevent_only_calls_of_pinned_servers(tmp_path: Path, pins: bytes) -> None:
     with open_app(
         {"servers": {"s": hostile_server("good", tmp_path), "free": hostile_server("good", tmp_path, pin="off")}}
     ) as app:
-        file = app.onetool.directories.data / "pins.json"
-        file.write_bytes(pins)
+        file = DocumentFile(app.onetool.directories.private)
+        Documents(file, "pins").update("s", lambda _: {})
+        with file.transaction() as transaction:
+            transaction.execute("UPDATE documents SET content = ?", (pins,))
         text = app.failure(f"s.{ECHO}")
         assert "cannot check whether s.echo has changed" in text
-        assert "pins.json" in text
+        assert "documents.db" in text
         assert app.value(f"free.{ECHO}") == "a"
         assert app.value("x = 1\nx.real") == "1"
         assert "s.echo" in app.value("ot.tools(pattern='s.')")
-        assert "pins.json" in get_problems(app)
-        assert file.read_bytes() == pins
+        assert "documents.db" in get_problems(app)
+        assert file.select("SELECT content FROM documents") == [(pins,)]
 
 
 # --- servers that go away ----------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ def test_the_role_of_workers_reaches_only_jobs(queues: Queues) -> None:
     tables = queues.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'onetool%'")
     allowed = {"jobs", "job_chunks", "queue_workers", "files", "chunks", "schema_versions"}
     others = {(schema, name) for schema, name in tables if name not in allowed and "procrastinate" not in name}
-    assert {("onetool", name) for name in ("runs", "tokens", "keys", "sealed_values", "audit")} <= others
+    assert {("onetool", name) for name in ("runs", "keys", "documents", "audit")} <= others
     rejected = [
         *(f"SELECT * FROM {schema}.{name}" for schema, name in sorted(others)),
         "UPDATE jobs SET sealed = 'x'",

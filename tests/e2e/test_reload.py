@@ -22,6 +22,7 @@ from onetool.app import OneTool
 from onetool.config.load import examine, load
 from onetool.config.trust import trust
 from onetool.paths import find_directories
+from onetool.state.kinds import DisabledTools
 from onetool.transports.http.tokens import hash_token
 from onetool.transports.settings_watcher import watching
 
@@ -213,8 +214,7 @@ def test_restricted_agents_and_disabled_packs_apply_to_a_running_server(tmp_path
         assert eventually(lambda: "PermissionDenied" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
         configure(tmp_path, SETTINGS)
         assert eventually(lambda: "PermissionDenied" not in value("machine.now()"))
-        switches = {"version": 1, "off": ["machine"]}
-        (tmp_path / ".onetool" / "switches.json").write_text(json.dumps(switches), encoding="utf-8")
+        DisabledTools.open_file(tmp_path / ".onetool").set("machine", on=False)
         assert eventually(lambda: "machine" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
 
 

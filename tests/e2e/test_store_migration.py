@@ -13,14 +13,15 @@ from tests.rest_support import Rest, http_draft, make_client, serve_process
 from tests.support import configure
 
 from onetool.config.model import Output
-from onetool.llm.token_budget import TokenUsageFile
+from onetool.llm.token_budget import MODEL_USAGE
 from onetool.oauth.credential_store import CredentialStore
-from onetool.proxy.pins import Pins
+from onetool.proxy.pins import open_pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
-from onetool.state.disabled_tools import Switches
+from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.documents import DocumentFile, Documents
+from onetool.state.kinds import DisabledTools, SavedSnippets
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.run_store import RunStore, RunTables
@@ -30,11 +31,9 @@ from onetool.state.storage import (
     CredentialStorage,
     DisabledToolStorage,
     MediaStorage,
-    PinStorage,
     ResultStorage,
     SavedSnippetStorage,
     SessionStorage,
-    TokenUsageStorage,
 )
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
@@ -69,9 +68,9 @@ def fill(data: Path) -> dict[str, Any]:
     large = "line\n" * 500_000
     result = ResultStore(data / "tmp", HOUR, 3).put(large, tool="t")["handle"]
     media = Media(data / "tmp", HOUR).put(b"\x89PNG", "image/png", "default")
-    Switches(data).set("a.b", on=False)
-    Pins(data / "pins.json").update("server", lambda _: {"tool": {"description": "x"}})
-    TokenUsageFile(data / "stats" / "llm.json").update("2026-01-02", lambda _: 7)
+    DisabledTools.open_file(data).set("a.b", on=False)
+    open_pins(data).update("server", lambda _: {"tool": {"description": "x"}})
+    Documents(DocumentFile(data), MODEL_USAGE).update("2026-01-02", lambda _: 7)
     NoticeFiles(data).append("notes.yaml", b"---\nmessage: 1\n")
     statistics = StatisticsFile(data / "stats" / "stats.db")
     with closing(Shapes(statistics)) as shapes:
@@ -82,7 +81,7 @@ def fill(data: Path) -> dict[str, Any]:
             recorder.add(RunRecord(f"r{number}", "default", "s", 0.1, None, 1, 2, 7))
         recorder.add(UseRecord("tool-id"))
     CredentialStore(data / "credentials").update(CREDENTIAL, lambda _: "credential")
-    SavedSnippetFile(data).put(SNIPPET)
+    SavedSnippets.open_file(data).put(SNIPPET)
     return {"session": session, "result": result, "media": media, "large": large}
 
 
@@ -95,10 +94,10 @@ class Stores:
     results: ResultStorage
     media: MediaStorage
     disabled_tools: DisabledToolStorage
-    pins: PinStorage
+    pins: Documents
     credentials: CredentialStorage
     snippets: SavedSnippetStorage
-    token_usage: TokenUsageStorage
+    token_usage: Documents
     shapes: Shapes
     statistics: StatisticsDatabase
     notices: bytes
@@ -112,11 +111,11 @@ def open_files(data: Path) -> Iterator[Stores]:
             sessions=sessions,
             results=ResultStore(data / "tmp", HOUR, 3),
             media=Media(data / "tmp", HOUR),
-            disabled_tools=Switches(data),
-            pins=Pins(data / "pins.json"),
+            disabled_tools=DisabledTools.open_file(data),
+            pins=open_pins(data),
             credentials=CredentialStore(data / "credentials"),
-            snippets=SavedSnippetFile(data),
-            token_usage=TokenUsageFile(data / "stats" / "llm.json"),
+            snippets=SavedSnippets.open_file(data),
+            token_usage=Documents(DocumentFile(data), MODEL_USAGE),
             shapes=Shapes(StatisticsFile(data / "stats" / "stats.db")),
             statistics=StatisticsFile(data / "stats" / "stats.db"),
             notices=(data / "notes.yaml").read_bytes(),

@@ -12,6 +12,8 @@ from tests.disk_support import Disk, mount_disk
 from tests.rest_support import Rest, draft, get_error_code, make_client, new_id, serve_app, serve_process
 from tests.support import eventually, run_cli
 
+from onetool.state.documents import DocumentFile
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
@@ -198,10 +200,10 @@ def test_a_failed_write_leaves_no_files_on_a_full_disk(disk: Disk) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("damaged", ["", '{"version": 1, "off": ["machine', '{"off": ["a", 1]}'])
+@pytest.mark.parametrize("damaged", ["", "{", "no database at all" * 1000])
 def test_damaged_switches_disable_every_tool_and_are_reported(tmp_path: Path, damaged: str) -> None:
-    file = tmp_path / ".onetool" / "switches.json"
-    file.parent.mkdir()
+    file = DocumentFile(tmp_path / ".onetool").file
+    file.parent.mkdir(parents=True)
     file.write_text(damaged)
     call = run_cli(tmp_path, "run", "machine.now()")
     assert call.returncode == 1
@@ -220,15 +222,17 @@ def test_damaged_switches_disable_every_tool_over_rest_and_reject_changes(tmp_pa
         rest = served.rest
         stored = rest.tool(rest.bundle("stored"), **draft("machine.now"))
         assert rest.invoke(stored).json()["ok"]
-        (tmp_path / "switches.json").write_text("{")
+        file = DocumentFile(tmp_path).file
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{")
         for name in ("machine.now", "stored.now"):
             answer = rest.send("POST", f"/api/tools/{name}/call", {"args": {}})
-            assert "switches.json" in answer.text, answer.text
+            assert "documents.db" in answer.text, answer.text
             assert answer.status_code == 409 or not answer.json()["ok"]
         assert not any(
             pack["isEnabled"] for pack in rest.get("/api/packs")["packs"] if pack["name"] in {"machine", "stored"}
         )
         answer = rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False})
         assert get_error_code(answer) == (507, "storage_unavailable")
-        assert (tmp_path / "switches.json").read_text() == "{"
-        assert "switches.json" in str(rest.get("/api/health")["problems"])
+        assert file.read_text() == "{"
+        assert "documents.db" in str(rest.get("/api/health")["problems"])

@@ -21,7 +21,8 @@ from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.errors import ToolError
 from onetool.results.blobs import Media
-from onetool.state.disabled_tools import Switches
+from onetool.state.documents import DocumentFile, Documents
+from onetool.state.kinds import DisabledTools
 
 pytestmark = pytest.mark.slow
 NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports 1\)")
@@ -149,8 +150,9 @@ def read_result(home: Path) -> str:
 
 
 def write_switches(home: Path) -> Path:
-    Switches(home / ".onetool").set("machine.now", on=False)
-    return home / ".onetool" / "switches.json"
+    with closing(DocumentFile(home / ".onetool")) as file:
+        DisabledTools(file, file).set("machine.now", on=False)
+    return file.file
 
 
 def write_pins(home: Path) -> Path:
@@ -160,7 +162,7 @@ def write_pins(home: Path) -> Path:
     configure(home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}}))
     assert run_cli(home, "servers", "accept", "odd").returncode == 0
     (notes / "changed").touch()
-    return home / ".onetool" / "pins.json"
+    return home / ".onetool" / "state" / "documents.db"
 
 
 def create_bundle(home: Path) -> Path:
@@ -227,19 +229,19 @@ TABLE = [
     ),
     StoredFile("results", store_result, set_version(2), remove_version, read_result, "needle", read_result),
     StoredFile(
-        "switches.json",
+        "disabled tools",
         write_switches,
-        set_version(2),
-        remove_version,
+        set_user_version(2),
+        set_user_version(0),
         make_command("call", "machine.now"),
         "machine.now is disabled",
         make_command("doctor"),
     ),
     StoredFile(
-        "pins.json",
+        "pins",
         write_pins,
-        set_version(2),
-        remove_version,
+        set_user_version(2),
+        set_user_version(0),
         make_command("doctor"),
         "changed definition of odd.echo",
         make_command("call", "odd.echo", "text=x"),
@@ -301,7 +303,7 @@ def test_the_doctor_reports_a_file_of_another_version(
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["stats.db", "switches.json", "pins.json"])
+@pytest.mark.parametrize("name", ["stats.db", "disabled tools", "pins"])
 def test_runs_work_despite_a_file_of_a_newer_version(tmp_path: Path, name: str) -> None:
     (stored_file,) = (each for each in TABLE if each.name == name)
     stored_file.newer(stored_file.make(tmp_path))
@@ -351,11 +353,11 @@ def test_an_index_of_another_version_is_rebuilt(tmp_path: Path, version: int) ->
 def test_a_list_of_tools_of_another_version_is_requested_again(tmp_path: Path, version: int) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("echo")}}))
     assert "no changes" in run_command(tmp_path, "servers", "accept", "odd")
-    (file,) = (tmp_path / ".onetool" / "cache").glob("tools-*.json")
-    before = file.read_bytes()
-    set_version(version)(file)
+    lists = Documents(DocumentFile(tmp_path / ".onetool" / "cache"), "tool list")
+    ((key, before),) = lists.get_all().items()
+    lists.update(key, lambda document: {**document, "version": version})
     assert "no changes" in run_command(tmp_path, "servers", "accept", "odd")
-    assert file.read_bytes() == before
+    assert lists.get(key) == before
     assert "odd.echo" in run_command(tmp_path, "tools", "odd")
 
 

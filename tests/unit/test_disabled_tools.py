@@ -1,65 +1,114 @@
 """Disabled tools: shared between processes; an unreadable file disables everything and is not overwritten."""
 
+import json
 import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from onetool.errors import BundleError
-from onetool.state.disabled_tools import EVERYTHING, FILE, Switches
+from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.documents import DocumentFile
+from onetool.state.kinds import DisabledTools
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return the database, whose directory exists."""
+    path = DocumentFile(tmp_path).file
+    path.parent.mkdir()
+    return path
 
 
 def test_a_disabled_tool_stays_disabled_until_it_is_enabled(tmp_path: Path) -> None:
-    one, other = Switches(tmp_path), Switches(tmp_path)
+    one = DisabledTools.open_file(tmp_path)
+    other = DisabledTools.open_file(tmp_path)
     assert one.off() == frozenset()
     one.set("a.b", on=False)
     one.set("ünï", on=False)
     assert other.off() == one.off() == {"a.b", "ünï"}
     other.set("a.b", on=True)
     assert one.off() == {"ünï"}
-    assert Switches(tmp_path).off() == {"ünï"}
+    assert DisabledTools.open_file(tmp_path).off() == {"ünï"}
+    assert stat.S_IMODE(DocumentFile(tmp_path).file.stat().st_mode) == 0o600
 
 
-def test_enabling_an_enabled_tool_writes_nothing(tmp_path: Path) -> None:
-    Switches(tmp_path).set("a", on=True)
-    assert not (tmp_path / FILE).exists()
+def set_document(document: object) -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        DisabledTools.open_file(file.parents[1]).set("a", on=False)
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("UPDATE documents SET content = ?", (json.dumps(document).encode(),))
+
+    return change
 
 
-TORN = ["", "{", "[]", '{"off": 3}', '{"on": []}', "null", "[" * 100_000, "\x00", '{"off": ["a", 1]}', '{"off": "a"}']
-
-
-@pytest.mark.parametrize("text", TORN)
-def test_a_damaged_file_disables_everything_and_is_not_overwritten(tmp_path: Path, text: str) -> None:
-    file = tmp_path / FILE
-    file.write_text(text, encoding="utf-8")
-    switches = Switches(tmp_path)
-    assert switches.off() == {EVERYTHING}
-    assert f"rm {file}" in str(switches.problem)
-    with pytest.raises(BundleError, match=FILE) as caught:
-        switches.set("a", on=False)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(b"{"),
+        lambda file: file.write_bytes(b"no database at all" * 1000),
+        set_document({"a": 1}),
+        set_document("a"),
+        set_document(["a", 1]),
+    ],
+)
+def test_a_damaged_file_disables_everything_and_is_not_overwritten(
+    tmp_path: Path, file: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(file)
+    before = file.read_bytes()
+    disabled = DisabledTools.open_file(tmp_path)
+    assert disabled.off() == {EVERYTHING}
+    assert disabled.problem is not None
+    assert "all tools are disabled" in disabled.problem.message
+    assert "backup" in disabled.problem.hint
+    with pytest.raises(BundleError, match=file.name) as caught:
+        disabled.set("a", on=False)
     assert caught.value.code == "storage_unavailable"
-    assert file.read_text(encoding="utf-8") == text
-    file.unlink()
-    assert switches.off() == frozenset()
-    assert switches.problem is None
+    assert file.read_bytes() == before
+    for path in file.parent.iterdir():
+        path.unlink()
+    assert disabled.off() == frozenset()
+    assert disabled.problem is None
 
 
-def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(tmp_path: Path) -> None:
-    (tmp_path / FILE).symlink_to(FILE)  # a link to itself, which even root cannot open
-    switches = Switches(tmp_path)
-    assert switches.off() == {EVERYTHING}
-    (tmp_path / FILE).unlink()
-    assert switches.off() == frozenset()
+def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(tmp_path: Path, file: Path) -> None:
+    for target in (file.name, "nowhere"):
+        file.symlink_to(target)  # to itself, which even root cannot open, or to nothing
+        disabled = DisabledTools.open_file(tmp_path)
+        assert disabled.off() == {EVERYTHING}
+        file.unlink()
+        assert disabled.off() == frozenset()
 
 
-def test_a_pipe_in_place_of_the_file_disables_everything_without_blocking(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / FILE)
-    switches = Switches(tmp_path)
-    assert switches.off() == {EVERYTHING}
-    assert "not a regular file" in str(switches.problem)
+def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
+    other = DisabledTools.open_file(tmp_path / "other")
+    other.set("b", on=False)
+    disabled = DisabledTools.open_file(tmp_path)
+    disabled.set("a", on=False)
+    assert disabled.off() == {"a"}
+    for path in DocumentFile(tmp_path).file.parent.iterdir():
+        path.unlink()
+    with closing(sqlite3.connect(DocumentFile(tmp_path / "other").file)) as source:
+        source.execute(f"VACUUM INTO '{DocumentFile(tmp_path).file}'")
+    assert disabled.off() == {"b"}
+    disabled.set("c", on=False)
+    assert DisabledTools.open_file(tmp_path).off() == {"b", "c"}
+
+
+def test_a_pipe_in_place_of_the_file_disables_everything_without_blocking(tmp_path: Path, file: Path) -> None:
+    os.mkfifo(file)
+    disabled = DisabledTools.open_file(tmp_path)
+    assert disabled.off() == {EVERYTHING}
+    assert "not a regular file" in str(disabled.problem)
 
 
 def test_a_lone_surrogate_in_a_name_is_supported(tmp_path: Path) -> None:
-    switches = Switches(tmp_path)
-    switches.set("pack.\ud800", on=False)
-    assert switches.off() == {"pack.\ud800"}
+    disabled = DisabledTools.open_file(tmp_path)
+    disabled.set("pack.\ud800", on=False)
+    assert disabled.off() == {"pack.\ud800"}

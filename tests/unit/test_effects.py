@@ -27,9 +27,10 @@ from onetool.core.policy.hints import read_hints
 from onetool.core.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
 from onetool.errors import ToolError
 from onetool.extensions import static_analysis
-from onetool.proxy.definitions import Definition, ToolListCache, cache_key, identify_origin
-from onetool.proxy.pins import Pins, accept, list_claims
+from onetool.proxy.definitions import Definition, ToolLists, cache_key, identify_origin
+from onetool.proxy.pins import accept, list_claims, open_pins
 from onetool.runner.tool_loader import load_builtin_tools
+from onetool.state.documents import DocumentFile
 from onetool.tools import ot_tools
 
 # --- every source ------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ async def open_server(
     """Open an application with one server, whose list of tools is in the cache."""
     settings = Settings.model_validate({"servers": {"gh": {"command": "gh", **server}}, "tools": packs or {}})
     definition = Definition("list", "", {"type": "object"}, annotations=annotations)
-    ToolListCache(directory / "cache").put(cache_key(settings.servers["gh"]), [definition])
+    ToolLists(DocumentFile(directory / "cache")).put(cache_key(settings.servers["gh"]), [definition])
     async with OneTool(settings, folder=directory) as app:
         await app.discover()
         yield app
@@ -145,7 +146,7 @@ async def read_server_effects(directory: Path, annotations: Mapping[str, Any] | 
 
 def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accepted_it(tmp_path: Path) -> None:
     harmless = {"readOnlyHint": True, "openWorldHint": False, "idempotentHint": True}
-    pins, listed = Pins(tmp_path / "pins.json"), [Definition("list", "", {"type": "object"}, annotations=harmless)]
+    pins, listed = open_pins(tmp_path), [Definition("list", "", {"type": "object"}, annotations=harmless)]
     origin = identify_origin(Server(command="gh"))
 
     async def check() -> None:
@@ -170,7 +171,7 @@ def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accept
 
 def test_an_accepted_hint_is_that_of_one_program_and_one_definition(tmp_path: Path) -> None:
     harmless, local = {"readOnlyHint": True}, {"openWorldHint": False}
-    pins, origin = Pins(tmp_path / "pins.json"), identify_origin(Server(command="gh"))
+    pins, origin = open_pins(tmp_path), identify_origin(Server(command="gh"))
 
     def accept_hints(annotations: Mapping[str, Any], **hints: str) -> dict[str, str]:
         listed = [Definition("list", "", {"type": "object"}, annotations=annotations)]
@@ -200,7 +201,7 @@ def test_results_are_untrusted_until_a_person_has_accepted_that_they_are_not(tmp
             assert UNTRUSTED in get_labels(app.registry.find("gh.list"))
         listed = [Definition("list", "", {"type": "object"}, annotations=local)]
         origin = app.servers.upstream("gh").origin
-        accept(Pins(tmp_path / "pins.json"), "gh", listed, origin, list_claims({}, listed, origin))
+        accept(open_pins(tmp_path), "gh", listed, origin, list_claims({}, listed, origin))
         async with open_server(tmp_path, local) as app:
             assert UNTRUSTED not in get_labels(app.registry.find("gh.list"))
 
@@ -344,7 +345,7 @@ def test_settings_win_and_follow_a_reload(tmp_path: Path) -> None:
     servers = {"gh": {"command": "gh"}}
     current: dict[str, Any] = {"servers": servers}
     settings = Settings.model_validate(current)
-    ToolListCache(tmp_path / "cache").put(cache_key(settings.servers["gh"]), [Definition("list", "", {})])
+    ToolLists(DocumentFile(tmp_path / "cache")).put(cache_key(settings.servers["gh"]), [Definition("list", "", {})])
 
     async def check() -> None:
         async with OneTool(read=lambda: wrap_settings(Settings.model_validate(current), tmp_path)) as app:

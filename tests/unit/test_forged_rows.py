@@ -1,26 +1,35 @@
 """PostgreSQL: rows that were written, replayed or deleted by somebody without `ONETOOL_KEY`."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.bundles_support import bundle_body, list_slugs, new_bundle, open_store, tool_body
+from tests.postgres_support import PostgresServer
 from tests.support import eventually
 
 from onetool.bundles import BundleStore
-from onetool.errors import BundleError, StorageError
+from onetool.config.model import Token
+from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
+from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant
 from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.postgres_database import Database
 from onetool.state.postgres_state import PostgresState
+from onetool.state.roles import render_grants
+from onetool.state.storage import StoredSettings
 
 KEY = "11" * 32
 Open = Callable[[], PostgresState]
 OpenBundles = Callable[[], BundleStore]
 FORGE = """
-UPDATE sealed_values SET sealed = (SELECT sealed FROM sealed_values WHERE kind = 'bundles' AND name LIKE ?), version = ?
+UPDATE documents SET content = (SELECT content FROM documents WHERE kind = 'bundles' AND name LIKE ?), version = ?
 WHERE kind = 'bundles' AND name LIKE ?
 """
-SEALED = "SELECT sealed FROM sealed_values WHERE kind = ? AND name LIKE ?"
+FORGE_ALL = "UPDATE documents SET content = 'forged', version = version + 1"
+SEALED = "SELECT content FROM documents WHERE kind = ? AND name LIKE ?"
 
 
 @pytest.fixture
@@ -81,14 +90,14 @@ def test_forged_tools_are_not_loaded_and_reported_until_they_are_stored_again(
     follower.set_tool_enabled(bundle, "replayed", "1", False)
     generation = announce(open_state(), "bundles")
     database.execute(FORGE, ("%/kept@1.json", generation, "%/copied@1.json"))
-    replay = "UPDATE sealed_values SET sealed = ?, version = ? WHERE kind = 'bundles' AND name LIKE '%/replayed@1.json'"
+    replay = "UPDATE documents SET content = ?, version = ? WHERE kind = 'bundles' AND name LIKE '%/replayed@1.json'"
     database.execute(replay, (old, generation))
-    remove = "UPDATE sealed_values SET sealed = '', version = ? WHERE kind = 'bundles' AND name LIKE '%/removed@1.json'"
+    remove = "UPDATE documents SET content = '', version = ? WHERE kind = 'bundles' AND name LIKE '%/removed@1.json'"
     database.execute(remove, (generation,))
     outside = follower._root.parent / "outside.json"
     outside.touch()
     for name in ("../outside.json", f"rain-{bundle}/added@1.json", "x" * 5_000):
-        database.execute("INSERT INTO sealed_values VALUES ('bundles', ?, ?, 'forged')", (name, generation))
+        database.execute("INSERT INTO documents VALUES ('bundles', ?, ?, 'forged')", (name, generation))
     for store in (follower, open_bundles()):
         assert own_slugs(store) == ["kept"]
         (problem,) = store.problems
@@ -105,7 +114,7 @@ def test_forged_tools_are_not_loaded_and_reported_until_they_are_stored_again(
     assert "copied@1.json" not in problem.message
     assert "added@1.json" not in problem.message
     database.execute(
-        "DELETE FROM sealed_values WHERE kind = 'bundles' AND (sealed = 'forged' OR sealed IN ('', ?))", (old,)
+        "DELETE FROM documents WHERE kind = 'bundles' AND (content = 'forged' OR content IN ('', ?))", (old,)
     )
     for store in (follower, open_bundles()):
         assert own_slugs(store) == ["kept", "copied"]
@@ -117,7 +126,7 @@ def test_a_forged_bundle_is_not_used_and_can_be_stored_again(open_state: Open, o
     bundle = new_bundle(store, "rain", isEnabled=False)
     generation = announce(open_state(), "bundles")
     open_state().database.execute(
-        "UPDATE sealed_values SET sealed = 'forged', version = ? WHERE name LIKE '%/bundle.json'", (generation,)
+        "UPDATE documents SET content = 'forged', version = ? WHERE name LIKE '%/bundle.json'", (generation,)
     )
     assert store.bundle_by_slug("rain") is None
     assert len(store.problems) == 1
@@ -127,7 +136,7 @@ def test_a_forged_bundle_is_not_used_and_can_be_stored_again(open_state: Open, o
         assert replica.problems == []
 
 
-@pytest.mark.parametrize("attack", ["DELETE FROM sealed_values", "UPDATE sealed_values SET sealed = 'forged'"])
+@pytest.mark.parametrize("attack", ["DELETE FROM documents", FORGE_ALL])
 def test_built_in_bundles_are_disabled_if_it_is_unknown_which_were(
     attack: str, open_state: Open, open_bundles: OpenBundles
 ) -> None:
@@ -144,9 +153,9 @@ def test_built_in_bundles_are_disabled_if_it_is_unknown_which_were(
 @pytest.mark.parametrize(
     "attack",
     [
-        "UPDATE sealed_values SET sealed = 'forged' WHERE kind = 'disabled'",
-        "DELETE FROM sealed_values WHERE kind = 'disabled'",
-        "DELETE FROM keys WHERE name = 'values'; DELETE FROM sealed_values",
+        f"{FORGE_ALL} WHERE kind = 'disabled'",
+        "DELETE FROM documents WHERE kind = 'disabled'",
+        "DELETE FROM keys WHERE name = 'values'; DELETE FROM documents",
     ],
 )
 def test_without_an_authentic_list_all_tools_are_disabled(attack: str, open_state: Open) -> None:
@@ -175,7 +184,7 @@ def test_an_ended_session_does_not_return(open_state: Open) -> None:
         state.ended_sessions.end(identifier, end)
     assert open_state().ended_sessions.list_all() == {"first", "second"}
     assert state.ended_sessions.problem is None
-    for attack in ("UPDATE sealed_values SET sealed = 'forged'", "DELETE FROM sealed_values"):
+    for attack in (FORGE_ALL, "DELETE FROM documents"):
         database.execute(f"{attack} WHERE kind = 'ended session'")
         replica = open_state()
         with pytest.raises(StorageError):
@@ -192,5 +201,124 @@ def test_an_ended_session_does_not_return(open_state: Open) -> None:
 def test_deleted_settings_are_missed(open_state: Open) -> None:
     state = open_state()
     assert not state.settings.refresh().problem
-    state.database.execute("DELETE FROM sealed_values WHERE kind = 'settings'")
+    state.database.execute("DELETE FROM documents WHERE kind = 'settings'")
     assert "was deleted" in open_state().settings.refresh().problem
+
+
+# --- rows that were rolled back ------------------------------------------------------------------------------------
+
+
+class RollBack:
+    """Somebody with the role of the replicas, but without the key, who keeps rows and puts them back."""
+
+    def __init__(self, server: PostgresServer, url: str, owner: PostgresState) -> None:
+        database = url.rpartition("/")[2]
+        replica, worker = f"replica_{database}", f"worker_{database}"
+        server.execute(f"CREATE ROLE {replica} LOGIN", f"CREATE ROLE {worker} LOGIN")
+        owner.pins.names()  # creates the tables
+        server.execute(render_grants(replica, worker), database=database)
+        self.url = server.url(database, replica)
+        self._database = Database(self.url)
+
+    def keep(self, table: str, where: str) -> tuple[object, ...]:
+        (row,) = self._database.select(f"SELECT * FROM {table} WHERE {where}")
+        return row
+
+    def put_back(self, table: str, where: str, row: tuple[object, ...]) -> None:
+        """Replace the row that is stored now, with an update and with a deletion, as far as the database permits it."""
+        (now,) = self._database.select(f"SELECT row_to_json(t) FROM {table} t WHERE {where}")
+        columns = ", ".join(f'"{name}"' for name in now[0])
+        marks = ", ".join("?" * len(row))
+        for statements in (
+            [(f"UPDATE {table} SET ({columns}) = ({marks}) WHERE {where}", row)],
+            [(f"DELETE FROM {table} WHERE {where}", ()), (f"INSERT INTO {table} VALUES ({marks})", row)],
+        ):
+            with suppress(StorageError), self._database.transaction() as transaction:
+                for statement, values in statements:
+                    transaction.execute(statement, values)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+@pytest.fixture
+def roll_back(postgres_server: PostgresServer, postgres_url: str, open_state: Open) -> Iterator[RollBack]:
+    with closing(RollBack(postgres_server, postgres_url, open_state())) as attacker:
+        yield attacker
+
+
+def test_a_revoked_token_does_not_return(open_state: Open, roll_back: RollBack) -> None:
+    state = open_state()
+    token = Token(name="laptop", hash="11", agent="default")
+    assert state.tokens.create(token) == ()
+    row = roll_back.keep("documents", "kind = 'tokens' AND name = 'laptop'")
+    assert state.tokens.revoke("laptop", [token])
+    roll_back.put_back("documents", "kind = 'tokens' AND name = 'laptop'", row)
+    for replica in (state, open_state()):
+        assert replica.tokens.apply([token]) == []
+
+
+def test_disabled_tools_settings_and_ended_sessions_do_not_return(open_state: Open, roll_back: RollBack) -> None:
+    state = open_state()
+    state.disabled_tools.set("a.b", on=True)
+    state.load_key("browser sessions")
+    kinds = ("disabled", "settings", "ended session")
+    rows = {kind: roll_back.keep("documents", f"kind = '{kind}'") for kind in kinds}
+    state.disabled_tools.set("a.b", on=False)
+    state.settings.update(lambda _before, _history: (StoredSettings("agents: {}"), "[]"))
+    state.ended_sessions.end("session", state.database.now() + 60)
+    for kind, row in rows.items():
+        where = f"kind = '{kind}'" + (" AND name = 'current'" if kind == "settings" else "")
+        roll_back.put_back("documents", where, row)
+    replica = open_state()
+    assert replica.disabled_tools.off() == {"a.b"}
+    assert replica.settings.refresh().text == "agents: {}"
+    assert replica.ended_sessions.list_all() == {"session"}
+
+
+def test_an_approved_call_is_not_sent_twice(open_state: Open, roll_back: RollBack) -> None:
+    runs = open_state().runs
+    call = DurableCall(1, "t", "{}", "key", 0, CallState.PENDING, effects=("write",))
+    runs.put_run(DurableRunRecord("r_1", "default", "code", owner=runs.owner), [call])
+    runs.decide("r_1", Decision(is_approved=True, by="Ada"))
+    (approved,) = runs.list_calls("r_1")
+    row = roll_back.keep("calls", "run = 'r_1'")
+    runs.write_calls("r_1", [replace(approved, state=CallState.SENT)])
+    roll_back.put_back("calls", "run = 'r_1'", row)
+    (again,) = runs.list_calls("r_1")
+    assert again == approved, "the database accepts the older row"
+    with pytest.raises(CallRejected, match="was sent before"):
+        runs.write_calls("r_1", [replace(again, state=CallState.SENT)])
+
+
+def test_a_call_that_a_person_repeats_is_sent_once_more_only(open_state: Open, roll_back: RollBack) -> None:
+    runs = open_state().runs
+    call = DurableCall(1, "t", "{}", "key", 0, CallState.APPROVED, effects=("write",), by="Ada")
+    runs.put_run(DurableRunRecord("r_1", "default", "code", owner=runs.owner), [call])
+    runs.write_calls("r_1", [replace(call, state=CallState.SENT)])
+    runs.write_calls("r_1", [replace(call, state=CallState.UNKNOWN)])
+    assert runs.resolve("r_1", 1, CallState.APPROVED, by="Ada")
+    (repeated,) = runs.list_calls("r_1")
+    row = roll_back.keep("calls", "run = 'r_1'")
+    runs.write_calls("r_1", [replace(repeated, state=CallState.SENT)])
+    roll_back.put_back("calls", "run = 'r_1'", row)
+    (again,) = runs.list_calls("r_1")
+    with pytest.raises(CallRejected, match="was sent before"):
+        runs.write_calls("r_1", [replace(again, state=CallState.SENT)])
+
+
+def test_a_grant_does_not_refill(open_state: Open, roll_back: RollBack) -> None:
+    runs = open_state().runs
+    pending = DurableCall(1, "t", "{}", "key", 0, CallState.PENDING)
+    runs.put_run(DurableRunRecord("r_1", "default", "code", owner=runs.owner), [pending])
+    grant = Grant("g_1", "t", left=2, run="r_1", expires=4e9)
+    runs.decide("r_1", Decision(is_approved=True, by="Ada", grants=(grant,)))
+    row = roll_back.keep("grants", "id = 'g_1'")
+    sent = [DurableCall(number, "t", "{}", f"key {number}", 0, CallState.SENT, by="grant g_1") for number in (2, 3, 4)]
+    for call in sent[:2]:
+        runs.write_calls("r_1", [call], grant="g_1")
+    assert runs.list_grants("default", "r_1") == []
+    roll_back.put_back("grants", "id = 'g_1'", row)
+    assert runs.list_grants("default", "r_1") == []
+    with pytest.raises(ApprovalRequired, match="does not cover"):
+        runs.write_calls("r_1", [sent[2]], grant="g_1")

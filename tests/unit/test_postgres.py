@@ -95,8 +95,8 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
     postgres_server.execute(f"CREATE ROLE {replica} LOGIN", f"CREATE ROLE {worker} LOGIN")
     state = open_state(url=postgres_server.url(name, replica))
     with pytest.raises(ToolError, match="has no tables"):  # only the migration role creates them
-        state.pins.servers()
-    open_state().pins.servers()
+        state.pins.names()
+    open_state().pins.names()
     for _ in range(2):  # it is executed after each upgrade
         postgres_server.execute(render_grants(replica, worker), database=name)
     state = open_state(url=postgres_server.url(name, replica))
@@ -112,7 +112,7 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
         assert of_worker.select("SELECT count(*) FROM chunks") == [(0,)]  # none of its own
         of_worker.execute("INSERT INTO chunks (handle, part, number, data) VALUES ('h', 'txt', 0, 'x')")
         assert of_worker.select("SELECT handle FROM chunks") == [("h",)]
-        for table in ("keys", "runs", "tokens", "sealed_values", "audit"):
+        for table in ("keys", "runs", "documents", "audit"):
             with pytest.raises(StorageError, match="permission denied"):
                 of_worker.select(f"SELECT * FROM {table}")
         with pytest.raises(StorageError, match="row-level security"):
@@ -127,11 +127,10 @@ def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Calla
     for name in ("raised", "copied", "kept"):
         assert state.tokens.create(Token(name=name, hash=f"hash of {name}")) == ()
     assert [token.hash for token in state.tokens.apply([])] == ["hash of copied", "hash of kept", "hash of raised"]
-    state.database.execute("UPDATE tokens SET scope = 'owner' WHERE name = 'raised'")
-    state.database.execute(
-        "UPDATE tokens SET hash = (SELECT hash FROM tokens WHERE name = 'kept') WHERE name = 'copied'"
-    )
-    state.database.execute("INSERT INTO tokens VALUES ('forged', 1, 'hash', 'default', 'owner', NULL, NULL, false)")
+    raised, kept = "version = version + 1 WHERE name = 'raised'", "SELECT content FROM documents WHERE name = 'kept'"
+    state.database.execute(f"UPDATE documents SET content = content || 'x'::bytea, {raised}")
+    state.database.execute(f"UPDATE documents SET content = ({kept}), version = version + 1 WHERE name = 'copied'")
+    state.database.execute("INSERT INTO documents VALUES ('tokens', 'forged', 1, 'forged')")
     forged = Token(name="forged", hash="hash of the settings")
     assert [token.name for token in state.tokens.apply([forged])] == ["kept"]
     assert [token.name for token in open_state(f"{OTHER_KEY},{KEY}").tokens.apply([])] == ["kept"]
@@ -145,12 +144,12 @@ def test_snippets_and_pins_that_were_written_without_the_key_are_rejected(
     state.pins.update("gh", lambda _: {"read": {"hash": "1"}})
     state.pins.update("other", lambda _: {"write": {"hash": "2"}})
     database = state.database
-    assert b"secret" not in b"".join(row[0] for row in database.select("SELECT sealed FROM sealed_values"))
-    assert database.select("SELECT kind FROM documents") == []
+    assert b"secret" not in b"".join(row[0] for row in database.select("SELECT content FROM documents"))
     database.execute(
-        "UPDATE sealed_values SET sealed = (SELECT sealed FROM sealed_values WHERE name = 'other') WHERE name = 'gh'"
+        "UPDATE documents SET content = (SELECT content FROM documents WHERE name = 'other'), version = version + 1 "
+        "WHERE name = 'gh'"
     )
-    database.execute("UPDATE sealed_values SET sealed = 'forged' WHERE kind = 'snippets'")
+    database.execute("UPDATE documents SET content = 'forged', version = version + 1 WHERE kind = 'snippets'")
     replica = open_state(KEY)
     for read in (lambda: replica.pins.get("gh"), replica.snippets.list_all):
         with pytest.raises(StorageError, match="was changed, or was not sealed with"):
@@ -250,7 +249,7 @@ def test_credentials_are_encrypted_and_changed_by_one_replica_at_a_time(
     credentials = replicas[0].credentials
     assert credentials.get(key) == "secret" + "+" * 16
     assert credentials.list_keys() == [key]
-    ((name, sealed),) = replicas[0].database.select("SELECT name, sealed FROM sealed_values WHERE kind = 'credentials'")
+    ((name, sealed),) = replicas[0].database.select("SELECT name, content FROM documents WHERE kind = 'credentials'")
     assert not any(text in sealed + name.encode() for text in (b"secret", b"resource"))
     assert credentials.get(key._replace(account="other")) is None
     assert credentials.update(key, lambda _: None) is None
@@ -315,7 +314,7 @@ def test_old_records_of_the_audit_log_and_old_messages_are_deleted(
     open_state: Callable[..., PostgresState], postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     name, replica = postgres_url.rpartition("/")[2], f"replica_{time.time_ns()}"
-    open_state().pins.servers()
+    open_state().pins.names()
     postgres_server.execute(f"CREATE ROLE {replica} LOGIN")
     postgres_server.execute(render_grants(replica, replica), database=name)
     database, megabyte = open_state().database, "repeat('x', 1 << 20)"
@@ -345,7 +344,7 @@ def test_a_replica_notices_that_a_newer_one_has_changed_the_tables(
     breaking = (*compatible, Migration("DROP TABLE added", compatible=len(compatible) + 1))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         migrate(connection, "it", compatible)
-        assert replica.pins.servers() == []
+        assert replica.pins.names() == []
         migrate(connection, "it", breaking)
     assert eventually(lambda: "was written by a newer OneTool" in (replica.problem or ""), 4)
     with pytest.raises(StorageError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +31,14 @@ from onetool.core.context import Foreign
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy import content
 from onetool.proxy.connection import Connection
-from onetool.proxy.definitions import Definition, ToolListCache, cache_key, check_schemas
-from onetool.proxy.pins import MAX_DIFF_LINES, Pins, accept, compare
+from onetool.proxy.definitions import Definition, ToolLists, cache_key, check_schemas
+from onetool.proxy.pins import MAX_DIFF_LINES, accept, compare, open_pins
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Install, Upstream, UpstreamServices
 from onetool.results.blobs import Media
 from onetool.runner.run_output import MAX_META, RunOutput
+from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.util.sanitize import clean_schema
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
@@ -171,25 +173,34 @@ def test_messages_of_a_prompt_are_texts_and_handles() -> None:
 
 
 def test_a_cached_list_is_read_back_unchanged(tmp_path: Path) -> None:
-    lists = ToolListCache(tmp_path / "cache")
+    lists = ToolLists(DocumentFile(tmp_path / "cache"))
     assert lists.get("k") is None
     lists.put("k", [ECHO, replace(ECHO, name="other", output_schema=SUM)])
     assert lists.get("k") == (ECHO, replace(ECHO, name="other", output_schema=SUM))
 
 
-@pytest.mark.parametrize(
-    "content_", [b"", b"{", b"[]", b'{"version": 1, "tools": []}', b'{"version": 3, "tools": [{}], "hash": ""}']
-)
-def test_a_damaged_list_is_ignored(tmp_path: Path, content_: bytes) -> None:
-    (tmp_path / "tools-k.json").write_bytes(content_)
-    assert ToolListCache(tmp_path).get("k") is None
+@pytest.mark.parametrize("document", [[], {}, {"version": 1, "tools": []}, {"version": 3, "tools": [{}], "hash": ""}])
+def test_a_damaged_list_is_ignored(tmp_path: Path, document: object) -> None:
+    Documents(DocumentFile(tmp_path), "tool list").update("k", lambda _: document)
+    assert ToolLists(DocumentFile(tmp_path)).get("k") is None
+
+
+@pytest.mark.parametrize("content_", [b"", b"no database at all" * 1000])
+def test_a_damaged_cache_is_replaced(tmp_path: Path, content_: bytes) -> None:
+    lists = ToolLists(DocumentCache(tmp_path))
+    lists.put("k", [ECHO])
+    DocumentCache(tmp_path).file.write_bytes(content_)
+    assert ToolLists(DocumentCache(tmp_path)).get("k") is None
+    for _ in range(2):
+        lists.put("k", [ECHO])
+    assert lists.get("k") == (ECHO,)
 
 
 def test_a_modified_list_is_ignored(tmp_path: Path) -> None:
-    ToolListCache(tmp_path).put("k", [ECHO])
-    file = tmp_path / "tools-k.json"
-    file.write_text(file.read_text(encoding="utf-8").replace("given", "taken"), encoding="utf-8")
-    assert ToolListCache(tmp_path).get("k") is None
+    ToolLists(DocumentFile(tmp_path)).put("k", [ECHO])
+    stored = Documents(DocumentFile(tmp_path), "tool list")
+    stored.update("k", lambda document: json.loads(json.dumps(document).replace("given", "taken")))
+    assert ToolLists(DocumentFile(tmp_path)).get("k") is None
 
 
 def test_the_cache_key_depends_only_on_how_a_server_is_reached() -> None:
@@ -224,7 +235,7 @@ def test_descriptions_in_a_schema_are_sanitized_and_argument_names_are_kept() ->
 
 
 def test_new_tools_are_pinned_and_changes_are_reported(tmp_path: Path) -> None:
-    pins, changed = Pins(tmp_path / "pins.json"), replace(ECHO, description="Something else.")
+    pins, changed = open_pins(tmp_path), replace(ECHO, description="Something else.")
     assert compare(pins, "s", [ECHO]) == ({}, {})
     difference = compare(pins, "s", [changed]).changed["echo"]
     assert '- "description": "What it was given."' in difference
@@ -233,7 +244,7 @@ def test_new_tools_are_pinned_and_changes_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_removed_tool_that_returns_is_compared_to_its_pin(tmp_path: Path) -> None:
-    pins = Pins(tmp_path / "pins.json")
+    pins = open_pins(tmp_path)
     compare(pins, "s", [ECHO])
     assert compare(pins, "s", []) == ({}, {})
     assert compare(pins, "s", [replace(ECHO, description="Something else.")]).changed.keys() == {"echo"}
@@ -244,7 +255,7 @@ def test_a_removed_tool_that_returns_is_compared_to_its_pin(tmp_path: Path) -> N
     [{"title": "Other"}, {"annotations": {"readOnlyHint": True}}, {"output_schema": SUM}, {"input_schema": {}}],
 )
 def test_every_part_of_a_definition_is_pinned(tmp_path: Path, change: dict[str, Any]) -> None:
-    pins = Pins(tmp_path / "pins.json")
+    pins = open_pins(tmp_path)
     compare(pins, "s", [ECHO])
     assert compare(pins, "s", [replace(ECHO, **change)]).changed.keys() == {"echo"}
 
@@ -257,7 +268,7 @@ def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
 
 
 def test_strict_pinning_adds_no_new_tools(tmp_path: Path) -> None:
-    pins, added = Pins(tmp_path / "pins.json"), replace(ECHO, name="added")
+    pins, added = open_pins(tmp_path), replace(ECHO, name="added")
     assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
     for _ in range(2):
         assert compare(pins, "s", [ECHO, added], is_strict=True).new.keys() == {"added"}
@@ -266,13 +277,13 @@ def test_strict_pinning_adds_no_new_tools(tmp_path: Path) -> None:
 
 
 def test_an_empty_first_list_counts_as_the_first_list(tmp_path: Path) -> None:
-    pins = Pins(tmp_path / "pins.json")
+    pins = open_pins(tmp_path)
     assert compare(pins, "s", [], is_strict=True) == ({}, {})
     assert compare(pins, "s", [ECHO], is_strict=True).new.keys() == {"echo"}
 
 
 def test_strict_pinning_accepts_a_returning_tool_only_unchanged(tmp_path: Path) -> None:
-    pins = Pins(tmp_path / "pins.json")
+    pins = open_pins(tmp_path)
     compare(pins, "s", [ECHO], is_strict=True)
     compare(pins, "s", [], is_strict=True)
     assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
@@ -280,7 +291,7 @@ def test_strict_pinning_accepts_a_returning_tool_only_unchanged(tmp_path: Path) 
 
 
 def test_a_long_diff_is_truncated(tmp_path: Path) -> None:
-    pins = Pins(tmp_path / "pins.json")
+    pins = open_pins(tmp_path)
     compare(pins, "s", [ECHO])
     large = {"type": "object", "properties": {f"p{number}": {} for number in range(200)}}
     difference = compare(pins, "s", [replace(ECHO, input_schema=large)]).changed["echo"]
@@ -289,7 +300,7 @@ def test_a_long_diff_is_truncated(tmp_path: Path) -> None:
 
 
 def test_a_difference_of_many_lines_is_computed_in_part(tmp_path: Path) -> None:
-    pins = Pins(tmp_path / "pins.json")
+    pins = open_pins(tmp_path)
     values = [f"v{number % 150}" for number in range(40_000)]
     compare(pins, "s", [replace(ECHO, input_schema={"enum": values})])
     last = {"enum": [*values, "new"]}
@@ -300,11 +311,13 @@ def test_a_difference_of_many_lines_is_computed_in_part(tmp_path: Path) -> None:
     assert "more lines" in compare(pins, "s", [replace(ECHO, input_schema=mixed)]).changed["echo"]
 
 
-@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"s": 5}', b'{"s": {"echo": 5}}'])
+@pytest.mark.parametrize("damaged", [b"", b"{", b"no database at all" * 1000])
 def test_unreadable_pins_are_an_error(tmp_path: Path, damaged: bytes) -> None:
-    (tmp_path / "pins.json").write_bytes(damaged)
-    with pytest.raises(ToolError, match=r"pins\.json"):
-        compare(Pins(tmp_path / "pins.json"), "s", [ECHO])
+    file = DocumentFile(tmp_path).file
+    file.parent.mkdir()
+    file.write_bytes(damaged)
+    with pytest.raises(ToolError, match=r"documents\.db"):
+        compare(open_pins(tmp_path), "s", [ECHO])
 
 
 # --- media -------------------------------------------------------------------------------------------------
@@ -393,7 +406,7 @@ SERVER = Server(command="evil")
 def make_upstream(directory: Path, install: Install) -> Upstream:
     unused: Any = None
     services = UpstreamServices(unused, lambda *_, **__: None, unused, unused)
-    return Upstream("evil", SERVER, services, launch=LAUNCH, lists=ToolListCache(directory), install=install)
+    return Upstream("evil", SERVER, services, launch=LAUNCH, lists=ToolLists(DocumentFile(directory)), install=install)
 
 
 def connect_to(client: FakeClient) -> Connection:

@@ -10,7 +10,8 @@ from onetool.config.model import Snippet
 from onetool.errors import ToolError
 from onetool.snippets import expand_call
 from onetool.snippets.parameters import make_template
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile, merge_snippets
+from onetool.snippets.saved_snippets import SavedSnippet, merge_snippets
+from onetool.state.kinds import SavedSnippets
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("hub.issues", {"repo": "me/app", "limit": 5, "state": "open"}),
@@ -54,14 +55,14 @@ def test_secrets_and_long_code_are_rejected(code: str) -> None:
 
 
 def test_agents_see_their_own_and_accepted_snippets_behind_configured_ones(tmp_path: Path) -> None:
-    saved = SavedSnippetFile(tmp_path)
+    saved = SavedSnippets.open_file(tmp_path)
     for agent, name in (("a", "mine"), ("b", "theirs"), ("b", "good"), ("a", "fixed")):
         saved.put(SavedSnippet(agent, name, agent, "1"))
     good = SavedSnippet("b", "good", "b", "1")
     assert not saved.accept(replace(good, body="2"), "Ada")  # it was saved again while she read it
     assert saved.accept(good, "Ada")
     configured = {"fixed": Snippet(description="configured", body="2")}
-    found = merge_snippets(configured, SavedSnippetFile(tmp_path), "a")
+    found = merge_snippets(configured, SavedSnippets.open_file(tmp_path), "a")
     assert {name: snippet.description for name, snippet in found.items()} == {
         "mine": "a",
         "good": "b",

@@ -45,7 +45,7 @@ def database(postgres_server: PostgresServer) -> str:
 @pytest.fixture
 def state(database: str, tmp_path: Path) -> Iterator[PostgresState]:
     state = PostgresState(database, KEY, tmp_path / "cache")
-    state.database.execute("DELETE FROM sealed_values")
+    state.database.execute("DELETE FROM documents")
     state.database.execute("DELETE FROM keys")
     yield state
     state.close()
@@ -134,7 +134,7 @@ def test_secrets_are_sealed_and_win_over_those_of_files(home: Path, state: Postg
     assert loaded.user_secrets["MORE"] == "more-secret-value"
     assert "more-secret-value" not in entry.difference + state.settings.read_history()
     assert open_editor(home, state).list_secrets()["MORE"] == ["store/secrets.yaml"]
-    rows = state.database.select("SELECT kind || name || encode(sealed, 'escape') FROM sealed_values")
+    rows = state.database.select("SELECT kind || name || encode(content, 'escape') FROM documents")
     assert rows
     assert not [row for (row,) in rows if "MORE" in row or "secret-value" in row]
     editor.apply(editor.plan("secrets.delete", [], secrets={"GH_TOKEN": None}), **WHO)
@@ -259,7 +259,9 @@ def test_settings_that_cannot_be_opened_change_nothing_and_deny_all_at_start(
 ) -> None:
     edit(home, state, "agents", "default", {"permissions": ["network"]})
     replica = Replica(home, state, database)
-    state.database.execute("UPDATE sealed_values SET sealed = sealed || 'x'::bytea WHERE name = 'current'")
+    state.database.execute(
+        "UPDATE documents SET content = content || 'x'::bytea, version = version + 1 WHERE name = 'current'"
+    )
     replica.reload()
     assert replica.permissions("default") == {"network"}
     assert "was changed" in replica.problems() or "cannot be opened" in replica.problems()

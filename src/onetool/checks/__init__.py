@@ -93,7 +93,9 @@ class Checks:
         self, state: Parts, log: Log, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]
     ) -> list[Problem]:
         read = self.reader.examine(state.loaded)
+        disabled = state.stores.disabled_tools.problem  # says more than a check of the same file
         found = [
+            *([disabled] if disabled is not None else []),
             *directories.problems(read),
             *read.errors,
             *read.loaded.problems,
@@ -117,8 +119,6 @@ class Checks:
             yield Problem(str(state.error))
         if state.audit.problem:
             yield storage_problem(state.audit.problem, state.loaded.audit_file)
-        if state.stores.disabled_tools.problem:
-            yield state.stores.disabled_tools.problem
         yield from state.stores.problems
         yield from state.stores.jobs.find_problems(self.extensions.queues)
         if log.problem:

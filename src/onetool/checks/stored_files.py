@@ -1,7 +1,4 @@
-"""Checks of stored files: whether each is intact and not written by a newer OneTool. Nothing is changed.
-
-The file of disabled tools is not checked here: `onetool.state.disabled_tools` reports its problems itself.
-"""
+"""Checks of stored files: whether each is intact and not written by a newer OneTool. Nothing is changed."""
 
 import json
 import sqlite3
@@ -11,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 from onetool.bundles.source import bundles_directory, open_store
 from onetool.checks.fixes import PUT_ASIDE, name_fix
@@ -19,8 +16,8 @@ from onetool.config import trust
 from onetool.config.contents import TRUST_FILE
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
-from onetool.proxy import pins
-from onetool.state import run_store, session_store
+from onetool.state import documents, run_store, session_store
+from onetool.state.documents import DocumentFile
 from onetool.state.opening import open_files
 from onetool.state.sqlite_database import SealedDatabase, database_uri
 from onetool.stats import tables
@@ -31,25 +28,24 @@ from onetool.util.versioning import NewerVersion, check_tables, check_version
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
 LOST_RUNS = "restore it from a backup, or stop OneTool and run `rm {file}*` (runs that wait are lost)"
+LOST_DOCUMENTS = (
+    "restore it from a backup, or stop OneTool and run `rm {file}*` (disabled tools are enabled, tools of servers are "
+    "pinned again, and saved snippets are lost)"
+)
 LOST_SESSIONS = "restore it from a backup, or stop OneTool and run `rm {file}*` (the values of sessions are lost)"
-
-
-class _StoredFile(NamedTuple):
-    """A JSON file, and a hint for the case that it is damaged."""
-
-    file: Path
-    version: int
-    hint: str
 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
     data, runs = loaded.directories.data, loaded.directories.private / "runs"
+    places = dict.fromkeys((data, loaded.directories.private, loaded.directories.user))
+    files = [DocumentFile(place).file for place in places]
     return [
+        *(found for file in files for found in _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)),
         *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
         *_check_sealed(runs / "runs.db", run_store.SCHEMA, run_store.VERSION, LOST_RUNS, seconds),
         *_check_sealed(runs / "sessions.db", session_store.SCHEMA, session_store.VERSION, LOST_SESSIONS, seconds),
-        *(found for stored in _list_files(loaded) for found in _check_json(stored)),
+        *_check_trust(loaded.directories.user / TRUST_FILE),
     ]
 
 
@@ -67,27 +63,19 @@ def check_bundles(loaded: Loaded) -> list[Problem]:
     return problems
 
 
-def _list_files(loaded: Loaded) -> Iterator[_StoredFile]:
-    private, user = loaded.directories.private, loaded.directories.user
-    hint = "run `rm {file}` (the current tool definitions are pinned again)"
-    yield _StoredFile(private / "pins.json", pins.VERSION, hint)
-    yield _StoredFile(user / TRUST_FILE, trust.VERSION, "run `rm {file}`, then `onetool trust` in your projects")
-
-
-def _check_json(stored: _StoredFile) -> Iterator[Problem]:
+def _check_trust(file: Path) -> Iterator[Problem]:
     try:
-        data: Any = json.loads(stored.file.read_bytes())
-        check_version(data.get("version"), stored.version, stored.file)
+        data: Any = json.loads(file.read_bytes())
+        check_version(data.get("version"), trust.VERSION, file)
     except FileNotFoundError:
         return
     except NewerVersion as error:
         yield Problem.of(error)
     except OSError as error:
-        hint = f"chmod u+rw {quote(str(stored.file))}"
-        yield storage_problem(f"cannot read {stored.file}: {error.strerror}", stored.file, hint)
+        yield storage_problem(f"cannot read {file}: {error.strerror}", file, f"chmod u+rw {quote(str(file))}")
     except (ValueError, AttributeError, RecursionError):
-        hint = stored.hint.format(file=quote(str(stored.file)))
-        yield storage_problem(f"{stored.file} is damaged", stored.file, hint)
+        hint = f"run `rm {quote(str(file))}`, then `onetool trust` in your projects"
+        yield storage_problem(f"{file} is damaged", file, hint)
 
 
 def _check_sealed(file: Path, schema: str, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:

@@ -47,8 +47,8 @@ SECRET_NAMES = (
 DATABASE_SUFFIX = ".db"
 # The contents of a settings directory, beside other files if the settings file was named with --config.
 OWN_NAMES = frozenset({
-    *(PROMPTS, SECRETS, "agents", "tools", "bundles", "credentials", "logs", "runs", "stats"),
-    *("pins.json", "snippets.json", "switches.json", "trust.json", "settings-history.json"),
+    *(PROMPTS, SECRETS, "agents", "tools", "bundles", "credentials", "logs", "runs", "state", "stats"),
+    *("trust.json", "settings-history.json"),
 })  # fmt: skip
 SETTINGS_FILE = re.compile(r".*\.(json|ya?ml)(\.bak(\.[0-9]+)?)?", re.DOTALL)
 TOOL_FILE = re.compile(r"bundles/[^@]*+@.*\.json", re.DOTALL)

@@ -19,7 +19,7 @@ from onetool.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Directories, extensi
 
 PROCESSES = "/proc"  # the environment of every process can be read there
 # Private files of OneTool in a settings directory that may contain other files too.
-HIDDEN = (SECRETS, "trust.json", "pins.json", "snippets.json", "switches.json", "logs", "stats", "tmp", "cache", "runs")
+HIDDEN = (SECRETS, "trust.json", "logs", "stats", "tmp", "cache", "runs", "state")
 PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
 PACKAGES = ("onetool", "onetool_child")
 # uv, npm, their relatives and the programs of `test.run` read or execute these in the directory in which they start.

@@ -13,7 +13,7 @@ from onetool.llm.messages import Completion, Message
 from onetool.llm.sampling import sample_client
 from onetool.llm.token_budget import TokenBudget
 from onetool.net import HostRules, Net
-from onetool.state.storage import TokenUsageStorage
+from onetool.state.documents import Documents
 from onetool.stats.tokens import count_text_tokens
 from onetool.util.redact import Redactor
 
@@ -30,7 +30,7 @@ class LanguageModel:
         self._net = Net(ANY_HOST, own_ports=own_ports)
         self._budget = budget or TokenBudget()
 
-    def configure(self, loaded: Loaded, redact: Redactor, usage: TokenUsageStorage) -> None:
+    def configure(self, loaded: Loaded, redact: Redactor, usage: Documents) -> None:
         """Apply new settings. What runs have used still counts."""
         self._settings, self._redact = loaded.settings.llm, redact
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses

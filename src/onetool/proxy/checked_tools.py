@@ -16,7 +16,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.proxy.definitions import Definition, UpstreamSchema
 from onetool.proxy.pins import ACCEPTED, Differences, compare, list_claims
-from onetool.state.storage import PinStorage
+from onetool.state.documents import Documents
 from onetool.util.invisible import replace_in_name
 from onetool.util.problem import PROBLEM, WARNING, Problem, limit_problems
 from onetool.util.sanitize import clean, clean_schema
@@ -44,7 +44,7 @@ class CheckedTools(NamedTuple):
 
 
 def check_tools(
-    upstream: "Upstream", definitions: tuple[Definition, ...], pins: PinStorage, refresh: Refresh
+    upstream: "Upstream", definitions: tuple[Definition, ...], pins: Documents, refresh: Refresh
 ) -> CheckedTools:
     """Compare the definitions of a server with its pins and create the tools. Reads the disk."""
     server = upstream.server

@@ -1,6 +1,6 @@
-"""Tool definitions of upstream servers and why a server could not be listed, cached on disk.
+"""Tool definitions of upstream servers and why a server could not be listed, cached.
 
-Listing tools reads these files instead of starting servers. A server may send anything: its
+Listing tools reads these lists instead of starting servers. A server may send anything: its
 descriptions are cleaned before a model sees them, and an invalid schema is ignored.
 """
 
@@ -12,17 +12,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Self
 
 from onetool.core.foreign_schema import ForeignSchema
-from onetool.errors import ArgumentError
-from onetool.util import atomic
+from onetool.errors import ArgumentError, ToolError
+from onetool.state.documents import DocumentDatabase, Documents
 
 VERSION = 1
 FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 3600.0
-DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+DAMAGED = (ToolError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 WRAPPED_KEY = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
 
 
@@ -144,35 +143,41 @@ class Failure:
 NEVER_FAILED = Failure("", 0, -math.inf, summary="not started yet")
 
 
-class ToolListCache:
-    """The cached lists and failures: one file of each kind per server. They are only a cache: errors are ignored."""
+class ToolLists:
+    """A cache of the tools of upstream servers, and of failures to list them. Errors of the storage are ignored."""
 
     def __init__(
-        self, directory: Path, redact: Callable[[str], str] = str, clock: Callable[[], float] = time.time
+        self,
+        database: DocumentDatabase,
+        redact: Callable[[str], str] = str,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.clock = clock
-        self._directory = directory
+        self._lists = Documents(database, "tool list", is_announced=False)
+        self._failures = Documents(database, "tool list failure", is_announced=False)
         self._redact = redact
 
     def get(self, key: str) -> tuple[Definition, ...] | None:
         with suppress(*DAMAGED):
-            data = _load(self._file(key), VERSION)
-            definitions = tuple(Definition(**tool) for tool in data["tools"])
-            if digest(definitions) == data["hash"]:
-                return definitions
+            data = self._lists.get(key)
+            if data is not None and data["version"] == VERSION:
+                definitions = tuple(Definition(**tool) for tool in data["tools"])
+                if digest(definitions) == data["hash"]:
+                    return definitions
         return None
 
     def put(self, key: str, definitions: Iterable[Definition]) -> None:
         tools = [asdict(definition) for definition in definitions]
         data = {"version": VERSION, "hash": hash_json(tools), "tools": tools}
-        with suppress(OSError):
-            atomic.write(self._file(key), json.dumps(data))
-            self._failure_file(key).unlink(missing_ok=True)
+        with suppress(ToolError):
+            self._lists.update(key, lambda _: data)
+            if self._failures.get(key) is not None:
+                self._failures.update(key, lambda _: None)
 
     def get_failure(self, key: str) -> Failure | None:
         with suppress(*DAMAGED):
-            failure = Failure(**_load(self._failure_file(key), VERSION))
-            if failure.is_sound:
+            document = self._failures.get(key)
+            if document is not None and (failure := Failure(**document)).is_sound:
                 return failure
         return None
 
@@ -181,19 +186,6 @@ class ToolListCache:
         summary = self._redact(summary or reason)
         reason = self._redact(reason)
         failure = Failure.after(self.get_failure(key), reason, summary, self.clock(), is_interrupted=is_interrupted)
-        with suppress(OSError):
-            atomic.write(self._failure_file(key), json.dumps({"version": VERSION, **asdict(failure)}))
+        with suppress(ToolError):
+            self._failures.update(key, lambda _: asdict(failure))
         return failure
-
-    def _file(self, key: str) -> Path:
-        return self._directory / f"tools-{key}.json"
-
-    def _failure_file(self, key: str) -> Path:
-        return self._directory / f"failure-{key}.json"
-
-
-def _load(file: Path, version: int) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(file.read_bytes())
-    if data.pop("version") != version:
-        raise ValueError
-    return data

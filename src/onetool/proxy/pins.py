@@ -6,23 +6,17 @@ with `pin: strict` a new or changed tool is rejected until a person accepts it.
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from onetool.core.policy.hints import describe_claims
-from onetool.errors import StorageError, ToolError
 from onetool.proxy.definitions import Definition
-from onetool.state.storage import Pinned, PinStorage
-from onetool.util import atomic
-from onetool.util.locks import locked
-from onetool.util.problem import STORAGE, Location
-from onetool.util.storage_errors import storage_error
+from onetool.state.documents import DocumentFile, Documents
+from onetool.state.storage import Pinned
 from onetool.util.text import count_common, pluralize
-from onetool.util.versioning import check_version
 
-VERSION = 1
 ACCEPTED = "hints_accepted"  # key in a pin: the origin of the annotations, if a person has accepted them
 MAX_DIFF_LINES = 40
 MAX_COMPARED_LINES = 500
@@ -35,9 +29,7 @@ class Differences(NamedTuple):
     new: dict[str, str]
 
 
-def compare(
-    pins: PinStorage, server: str, definitions: Iterable[Definition], *, is_strict: bool = False
-) -> Differences:
+def compare(pins: Documents, server: str, definitions: Iterable[Definition], *, is_strict: bool = False) -> Differences:
     """Compare definitions with the pins. The first list of a server is pinned as it is.
 
     Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
@@ -64,7 +56,7 @@ def compare(
 
 
 def accept(
-    pins: PinStorage,
+    pins: Documents,
     server: str,
     definitions: Iterable[Definition],
     origin: str,
@@ -104,50 +96,9 @@ def _accepts_hints(pin: Mapping[str, Any], definition: Definition, origin: str) 
     return pin.get(ACCEPTED) == origin and pin.get("annotations") == definition.annotations
 
 
-class Pins:
-    """The pins of all servers, in one file."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def get(self, server: str) -> Pinned | None:
-        """Return the pins as they are now: a person accepts changes in another process."""
-        return self._read().get(server)
-
-    def servers(self) -> list[str]:
-        return sorted(self._read())
-
-    def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned:
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with locked(self._file.with_name(f"{self._file.name}.lock")):
-                pinned = self._read()
-                pinned[server] = change(pinned.get(server))
-                data = {"version": VERSION, "servers": pinned}
-                atomic.write(self._file, json.dumps(data, indent=1, sort_keys=True), durable=True)
-        except OSError as error:
-            raise storage_error(self._file.parent, error, StorageError) from error
-        return pinned[server]
-
-    def _read(self) -> dict[str, Pinned]:
-        try:
-            data: Any = json.loads(self._file.read_bytes())
-            check_version(data.get("version"), VERSION, self._file)
-            pinned: Any = data.get("servers")
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError) as error:
-            raise self._make_error(str(error)) from None
-        tools = pinned.values() if isinstance(pinned, dict) else [None]
-        if not all(isinstance(pins, dict) and all(isinstance(pin, dict) for pin in pins.values()) for pins in tools):
-            raise self._make_error("not a valid pin file")
-        return dict(pinned)
-
-    def _make_error(self, reason: str) -> ToolError:
-        hint = "fix it, or delete it to pin all servers again"
-        return ToolError(
-            f"cannot read {self._file}: {reason}", hint=hint, location=Location(str(self._file)), code=STORAGE
-        )
+def open_pins(private: Path) -> Documents:
+    """Return the pins of all servers: the definitions of each server by the name of the tool."""
+    return Documents(DocumentFile(private), "pins")
 
 
 def _describe_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

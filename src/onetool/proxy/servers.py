@@ -24,7 +24,7 @@ from onetool.proxy.pins import accept
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Upstream, UpstreamServices
-from onetool.state.storage import PinStorage, State
+from onetool.state.storage import State
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
@@ -33,6 +33,7 @@ from onetool.util.text import pluralize, quote
 
 if TYPE_CHECKING:
     from onetool.config.model import PackSettings
+    from onetool.state.documents import Documents
 
 LIST_SECONDS = 1.0  # how long listing and searching wait for servers without a cached list
 MAX_REASON_CHARS = 200  # in a note
@@ -71,7 +72,7 @@ class Servers(HeldTools):
         self._followed: State | None = None
         self._upstreams: dict[str, Upstream] = {}
         self._unpinned: set[str] = set()  # servers whose pins another process may have changed
-        self._pins: PinStorage
+        self._pins: Documents
         self._packs: Mapping[str, PackSettings] = {}
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)  # concurrent background listings
         self._wait_until = 0.0

@@ -30,11 +30,11 @@ from onetool.oauth.token_source import TokenSource
 from onetool.proxy import content
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, is_chosen
 from onetool.proxy.connection import Connection
-from onetool.proxy.definitions import Definition, UpstreamSchema, cache_key, digest, identify_origin
+from onetool.proxy.definitions import Definition, ToolLists, UpstreamSchema, cache_key, digest, identify_origin
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
-from onetool.state.storage import MediaStorage, ToolListStorage
+from onetool.state.storage import MediaStorage
 from onetool_child.interface import MAX_PROGRESS_CHARS
 
 AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
@@ -72,7 +72,7 @@ class Upstream:
         services: UpstreamServices,
         *,
         launch: ServerLaunch,
-        lists: ToolListStorage,
+        lists: ToolLists,
         install: Install,
     ) -> None:
         self.name = name

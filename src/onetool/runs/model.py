@@ -57,6 +57,7 @@ class DurableCall:
     clock: float = 0.0  # the time that the run saw when the call ended
     at: float = 0.0  # when it was first recorded
     ended: float = 0.0
+    attempt: int = 1  # of sending it; more if a person said to repeat it
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.store_lock import WriteJournal
 from onetool.errors import StorageError
 from onetool.state.changes import Changes
-from onetool.state.keys import PUT_VALUE, VARIABLE
+from onetool.state.documents import DELETED, PUT, Documents
+from onetool.state.keys import VARIABLE
 from onetool.state.postgres_database import Database, Statements
-from onetool.state.sealed_values import SealedValues
 from onetool.util import atomic
 from onetool.util.problem import STORAGE, Problem
 from onetool.util.text import quote
@@ -31,10 +31,9 @@ KEY: Final = ".key"  # of page tokens, which are valid on every replica
 LOCK: Final = "bundles"
 KIND: Final = "bundles"
 GENERATION: Final = "SELECT number FROM generations WHERE kind = 'bundles'"
-STORED: Final = "SELECT name, version, sealed FROM sealed_values WHERE kind = 'bundles'"
+STORED: Final = "SELECT name, version, content FROM documents WHERE kind = 'bundles'"
 CHANGED: Final = f"{STORED} AND (version > ? OR name = ANY(?))"
-PUT_KEY: Final = "INSERT INTO sealed_values VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-DELETED: Final = b""  # the content of a file that was deleted
+PUT_KEY: Final = "INSERT INTO documents VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 UNKNOWN_STATES: Final = b"unknown"  # not valid, so that all built-in bundles are disabled
 MAX_NAMED: Final = 5
 
@@ -52,7 +51,7 @@ class BundleMirror(BundleDirectory):
     def __init__(self, root: Path, *, database: Database, changes: Changes, **options: Any) -> None:
         super().__init__(root, **options)
         self._database, self._changes = database, changes
-        self._values = SealedValues(database, KIND)
+        self._documents = Documents(database, KIND)
         self._seen: int | None = None  # the number of changes up to which the copy is current
 
     def read(self, work: Callable[[Any], T]) -> T:
@@ -68,7 +67,7 @@ class BundleMirror(BundleDirectory):
             with super().writing() as journal:
                 yield journal
             return
-        self._values.load()
+        self._documents.load()
         with super().writing() as journal, self._database.transaction() as transaction:
             transaction.lock(LOCK)
             rejected = self._pull(transaction, journal)
@@ -111,7 +110,7 @@ class BundleMirror(BundleDirectory):
             return
         rows = self._database.select(GENERATION)
         if self._read_state() != CopyState(int(rows[0][0]) if rows else 0, []):
-            self._values.load()
+            self._documents.load()
             with super().writing() as journal, self._database.transaction() as transaction:
                 transaction.lock(LOCK)
                 self._pull(transaction, journal)
@@ -124,7 +123,7 @@ class BundleMirror(BundleDirectory):
         if state == CopyState(generation, []):
             return []
         if state is None or state.generation > generation:
-            sealed = self._values.seal(KEY, generation, os.urandom(32).hex().encode())
+            sealed = self._documents.seal(KEY, generation, os.urandom(32).hex().encode())
             transaction.execute(PUT_KEY, (KIND, KEY, generation, sealed))
             contents, rejected = self._find_differences(transaction)
         else:
@@ -164,7 +163,7 @@ class BundleMirror(BundleDirectory):
         """Yield each file with its content; None if somebody without the key wrote the row."""
         for path, version, sealed in rows:
             try:
-                yield path, self._values.open(path, version, sealed)
+                yield path, self._documents.open(path, version, sealed)
             except StorageError:
                 yield path, None
 
@@ -194,9 +193,9 @@ class BundleMirror(BundleDirectory):
     def _push(self, transaction: Statements, paths: set[str]) -> int:
         generation = transaction.announce(KIND)
         rows = [
-            (KIND, path, generation, self._values.seal(path, generation, self._read(path))) for path in sorted(paths)
+            (KIND, path, generation, self._documents.seal(path, generation, self._read(path))) for path in sorted(paths)
         ]
-        transaction.executemany(PUT_VALUE, rows)
+        transaction.executemany(PUT, rows)
         return generation
 
     def _read(self, path: str) -> bytes:

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from onetool.errors import StorageError, ToolError
-from onetool.state.keys import VALUES, load_key
+from onetool.errors import ToolError
+from onetool.state.documents import VALUES, StoreUnavailable
+from onetool.state.keys import load_key
 from onetool.state.migrations import compare_version
-from onetool.state.postgres_database import Database, StoreUnavailable
+from onetool.state.postgres_database import Database
 from onetool.state.sealed_rows import Leases
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class Changes:
     @property
     def is_following(self) -> bool:
         return bool(self._threads)
+
+    @property
+    def following(self) -> "Changes | None":
+        return self if self.is_following else None
 
     @property
     def silent_seconds(self) -> float:
@@ -179,44 +184,3 @@ class Changes:
                     self.on_job(notification.payload.removeprefix(JOB))
                 else:
                     return  # the poll reads what has changed
-
-
-class Cached(Generic[T]):
-    """A value that is read again when it has changed. While changes are followed, reading it never blocks."""
-
-    def __init__(self, changes: Changes, kind: str, load: Callable[[], T]) -> None:
-        self._changes, self._load = changes, load
-        self._value: T | None = None
-        self._error: StorageError | None = None
-        self._is_loaded = False
-        changes.subscribe(kind, self._update)
-
-    def refresh(self) -> T:
-        """Read the value. If it was forged, raise StorageError, which `get` does from then on."""
-        try:
-            self._value = self._load()
-        except StoreUnavailable:
-            raise
-        except StorageError as error:
-            self._error = error
-            raise
-        self._error = None
-        self._is_loaded = True
-        return self._value
-
-    def get(self) -> T:
-        if not self._changes.is_following:
-            return self.refresh()
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        if not self._is_loaded:
-            raise self._changes.away()
-        return self._value  # type: ignore[return-value]
-
-    def _update(self) -> None:
-        try:
-            self.refresh()
-        except StoreUnavailable:
-            raise
-        except StorageError:
-            pass  # `get` raises it

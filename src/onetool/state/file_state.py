@@ -1,25 +1,24 @@
 """All kinds of state in files and SQLite databases of this machine. `State` of `onetool.state.storage` describes it."""
 
 import os
+import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
-from onetool.llm.token_budget import TokenUsageFile
+from onetool.llm.token_budget import MODEL_USAGE
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import Directories
-from onetool.proxy.definitions import ToolListCache
-from onetool.proxy.pins import Pins
+from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media
 from onetool.search import Search
-from onetool.snippets.saved_snippets import SavedSnippetFile
 from onetool.state.audit_file import AuditFile
 from onetool.state.base_state import BaseState
-from onetool.state.disabled_tools import Switches
-from onetool.state.last_use import LastUseFiles
+from onetool.state.documents import DocumentCache, DocumentFile, Documents
+from onetool.state.kinds import DisabledTools, LastUses, SavedSnippets
 from onetool.state.memory import EndedSessions, MemoryCounters
 from onetool.state.no_jobs import NoJobs
 from onetool.state.notices import NoticeFiles
@@ -55,12 +54,16 @@ class FileState(BaseState):
         self.search = Search(self._data / "cache")
         self.runs = RunStore(directories.private)
         self.sessions = SessionStore(directories.private)
-        self.snippets = SavedSnippetFile(directories.private)
-        self.disabled_tools = Switches(self._data)
-        self.pins = Pins(directories.private / "pins.json")
-        self.token_usage = TokenUsageFile(directories.user / "stats" / "llm.json")
+        places = (directories.data, directories.private, directories.user)
+        self._files = {place: DocumentFile(place) for place in places}  # often the same place
+        self._cache = DocumentCache(self._data / "cache")
+        data, private, user = (self._files[place] for place in places)
+        self.snippets = SavedSnippets(private, private)
+        self.disabled_tools = DisabledTools(data, data)
+        self.pins = Documents(private, "pins")
+        self.token_usage = Documents(user, MODEL_USAGE, is_announced=False)
         self.credentials = CredentialStore(directories.user / CREDENTIALS)
-        self.token_use = LastUseFiles(directories.user)
+        self.token_use = LastUses(user, time.time)
         self.settings = SettingsFiles(directories)
         self.counters = MemoryCounters()
         self.ended_sessions = EndedSessions()
@@ -71,6 +74,11 @@ class FileState(BaseState):
 
     def start(self) -> None:
         """Do nothing: each kind looks for changes when it is read."""
+
+    def close(self) -> None:
+        super().close()
+        for file in (*self._files.values(), self._cache):
+            file.close()
 
     def wait(self, _seconds: float) -> bool:
         return True
@@ -109,8 +117,8 @@ class FileState(BaseState):
     def audit(self, file: Path, redact: Callable[[str], str]) -> AuditFile:
         return AuditFile(file, redact)
 
-    def tool_lists(self, redact: Callable[[str], str]) -> ToolListCache:
-        return ToolListCache(self._data / "cache", redact)
+    def tool_lists(self, redact: Callable[[str], str]) -> ToolLists:
+        return ToolLists(self._cache, redact)
 
     def bundles(self, directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
         from onetool.bundles import BundleStore

@@ -9,23 +9,18 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from onetool.errors import StorageError, ToolError
+from onetool.state.documents import ALL, PUT, VALUES, describe_document
 from onetool.state.postgres_database import Database, Statements
 from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.util.problem import STORAGE
 
 VARIABLE: Final = "ONETOOL_KEY"
 GENERATE: Final = f"export {VARIABLE}=$(openssl rand -hex {KEY_BYTES})"
-VALUES: Final = "values"  # the key of most values, the first one of each database
 BROWSER_SESSIONS: Final = "browser sessions"
-ALL: Final = "all"  # the name of the only value of a kind
-PUT_VALUE: Final = """
-INSERT INTO sealed_values VALUES (?, ?, ?, ?)
-ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, sealed = excluded.sealed
-"""
 
 
-class RequiredValue(NamedTuple):
-    """A value that is stored together with its key, so that a missing one was deleted by somebody without the key."""
+class RequiredDocument(NamedTuple):
+    """A document that is stored together with its key: if it is missing, somebody without the key deleted it."""
 
     key: str
     kind: str
@@ -34,10 +29,10 @@ class RequiredValue(NamedTuple):
 
 
 REQUIRED: Final = (
-    RequiredValue(VALUES, "disabled", ALL, b"[]"),
-    RequiredValue(VALUES, "bundles", "builtins.json", b""),
-    RequiredValue(VALUES, "settings", "current", b'{"version": 1, "text": "", "secrets": ""}'),
-    RequiredValue(BROWSER_SESSIONS, "ended session", ALL, b"{}"),
+    RequiredDocument(VALUES, "disabled", ALL, b"[]"),
+    RequiredDocument(VALUES, "bundles", "builtins.json", b""),
+    RequiredDocument(VALUES, "settings", "current", b'{"version": 1, "text": "", "secrets": ""}'),
+    RequiredDocument(BROWSER_SESSIONS, "ended session", ALL, b"{}"),
 )
 
 
@@ -65,21 +60,23 @@ def load_key(database: Database, name: str) -> bytes:
     return key
 
 
+def missing_error(kind: str, name: str, place: str) -> StorageError | None:
+    """Return the error for a missing document that is required: somebody without the key deleted it."""
+    if any((document.kind, document.name) == (kind, name) for document in REQUIRED):
+        return make_error(f"{kind} {name} was deleted from {place} without {VARIABLE}")
+    return None
+
+
 def _create_key(transaction: Statements, outer: Sealer, name: str) -> bytes:
-    """Store a new key, and the first values that it seals."""
+    """Store a new key, and the first documents that it seals."""
     key = os.urandom(KEY_BYTES)
     transaction.execute("INSERT INTO keys VALUES (?, ?)", (name, outer.seal(key, f"key {name}".encode())))
     sealer = _make_sealer(key, name)
     for value in REQUIRED:
         if value.key == name:
-            sealed = sealer.seal(value.initial, describe_value(value.kind, value.name, 1))
-            transaction.execute(PUT_VALUE, (value.kind, value.name, 1, sealed))
+            sealed = sealer.seal(value.initial, describe_document(value.kind, value.name, 0))
+            transaction.execute(PUT, (value.kind, value.name, 0, sealed))
     return key
-
-
-def describe_value(kind: str, name: str, version: int) -> bytes:
-    """Return what a sealed value is bound to."""
-    return f"{kind} {name} (version {version})".encode()
 
 
 def parse_keys(text: str) -> list[bytes]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary
 
 from onetool.errors import StorageError, ToolError
+from onetool.state.documents import StoreUnavailable
 from onetool.state.migrations import OUTDATED, check_version, migrate
 from onetool.state.schema import SCHEMA
 from onetool.util.problem import STORAGE
@@ -20,6 +21,8 @@ from onetool.util.store_url import describe_url, find_passwords
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
     from psycopg_pool import ConnectionPool
+
+    from onetool.state.sealing import Sealer
 
 MAX_CONNECTIONS: Final = 8  # of a process, besides the one that listens
 CONNECT_SECONDS: Final = 3
@@ -42,12 +45,6 @@ SESSION: Final = (
 )
 INSTALL: Final = "pip install 'onetool-run[postgres]'"
 Parameters = Sequence[Any] | Mapping[str, Any]
-
-
-class StoreUnavailable(StorageError):
-    """The database does not answer. The call may be repeated."""
-
-    CODE: Final = "store_unavailable"
 
 
 class Statements:
@@ -128,6 +125,26 @@ class Database:
                 with suppress(Exception):  # the connection is lost, and the transaction with it
                     statements.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def changing(self, kind: str, name: str, *, is_announced: bool) -> Iterator[Statements]:
+        """Change a document, which no other replica changes meanwhile, and tell them of the change."""
+        with self.transaction() as transaction:
+            transaction.lock(f"{kind} {name}")
+            yield transaction
+            if is_announced:
+                transaction.announce(kind)
+
+    def load_sealer(self, key: str) -> "Sealer":
+        """Return the sealer with the key of this name."""
+        from onetool.state.keys import load_sealer
+
+        return load_sealer(self, key)
+
+    def missing_error(self, kind: str, name: str) -> StorageError | None:
+        from onetool.state.keys import missing_error
+
+        return missing_error(kind, name, self.place)
 
     def select(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self.errors(), self._connection() as connection, self.watch(connection):

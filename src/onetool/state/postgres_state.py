@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from onetool.backends.http_tool.rate_limit import CountedRateLimiter
 from onetool.core.bus.budget import Limits, SharedBudgetGuard
 from onetool.errors import ToolError
+from onetool.llm.token_budget import MODEL_USAGE
 from onetool.postgres.jobs import JobRows
+from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota
 from onetool.results.store import StoredResults
 from onetool.search import Search
@@ -19,22 +21,13 @@ from onetool.state.base_state import BaseState
 from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterRows
-from onetool.state.documents import (
-    EndedSessionRows,
-    LastUseRows,
-    NoticeRows,
-    PinRows,
-    SnippetRows,
-    SwitchRows,
-    TokenRows,
-    ToolListRows,
-    UsedTokenRows,
-)
+from onetool.state.documents import Documents
 from onetool.state.keys import load_key
+from onetool.state.kinds import DisabledTools, LastUses, SavedSnippets
 from onetool.state.postgres_database import Database
+from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, SharedCredentials, StoredTokenSet
 from onetool.state.result_rows import MediaRows, PartRows
 from onetool.state.sealed_rows import Leases, RunRows, SessionRows
-from onetool.state.sealed_values import CredentialRows
 from onetool.state.settings_rows import SettingsRows
 from onetool.state.statistics_rows import StatisticsSchema
 from onetool.state.status import describe_status
@@ -82,14 +75,16 @@ class PostgresState(BaseState):
         self.shapes = Shapes(statistics)
         self.runs = RunRows(self.database, self._leases, partial(self.changes.number, "runs"), clock=self.database.now)
         self.sessions = SessionRows(self.database, clock=self.database.now)
-        self.disabled_tools = SwitchRows(self.database, self.changes)
-        self.pins, self.token_usage = PinRows(self.database), UsedTokenRows(self.database)
-        self.tokens = TokenRows(self.database, self.changes)
+        self.disabled_tools = DisabledTools(self.database, self.changes)
+        self.pins = Documents(self.database, "pins")
+        self.token_usage = Documents(self.database, MODEL_USAGE, is_announced=False)
+        self.tokens = StoredTokenSet(self.database, self.changes)
         self.settings = SettingsRows(self.database, self.changes)
         self.ended_sessions = EndedSessionRows(self.database, self.changes)
         self.counters = CounterRows(self.database)
-        self.credentials = CredentialRows(self.database, self.changes)
-        self.snippets, self.token_use = SnippetRows(self.database, self.changes), LastUseRows(self.database)
+        self.credentials = SharedCredentials(self.database, self.changes)
+        self.snippets = SavedSnippets(self.database, self.changes)
+        self.token_use = LastUses(self.database, self.database.now)
 
     @property
     def problem(self) -> str | None:
@@ -150,8 +145,8 @@ class PostgresState(BaseState):
     def audit(self, _file: Path, redact: Callable[[str], str]) -> AuditRows:
         return AuditRows(self.database, redact)
 
-    def tool_lists(self, redact: Callable[[str], str]) -> ToolListRows:
-        return ToolListRows(self.database, redact)
+    def tool_lists(self, redact: Callable[[str], str]) -> ToolLists:
+        return ToolLists(self.database, redact)
 
     def call_rates(self, _directory: Path) -> CountedRateLimiter:
         return CountedRateLimiter(self.counters)

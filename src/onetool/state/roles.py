@@ -15,7 +15,8 @@ GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema}, {schema}_stats TO {repl
 ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {replica};
 ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT USAGE, SELECT ON SEQUENCES TO {replica};
 REVOKE INSERT, UPDATE, DELETE ON {schema}.schema_versions FROM {replica};
-REVOKE UPDATE, DELETE ON {schema}.audit FROM {replica};
+REVOKE UPDATE, DELETE ON {schema}.audit, {schema}.sent_calls FROM {replica};
+REVOKE DELETE ON {schema}.documents, {schema}.keys FROM {replica};
 GRANT EXECUTE ON FUNCTION {schema}.trim_audit TO {replica};
 GRANT USAGE ON SCHEMA {schema} TO {worker};
 GRANT SELECT ON {schema}.schema_versions TO {worker};

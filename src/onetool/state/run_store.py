@@ -37,13 +37,19 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_state ON runs (state, agent);
 CREATE TABLE calls (run TEXT, number INTEGER, state TEXT, sealed BLOB, PRIMARY KEY (run, number)) WITHOUT ROWID;
-CREATE TABLE grants (id TEXT PRIMARY KEY, agent TEXT, run TEXT, "left" INTEGER, expires REAL, sealed BLOB)
+CREATE TABLE grants (id TEXT PRIMARY KEY, agent TEXT, run TEXT, "left" INTEGER, expires REAL, sealed BLOB);
+CREATE TABLE sent_calls (
+    run TEXT, number INTEGER, attempt INTEGER, permit TEXT, at REAL, PRIMARY KEY (run, number, attempt)
+) WITHOUT ROWID;
+CREATE INDEX sent_calls_permit ON sent_calls (permit)
 """
 INSERT_RUN = "INSERT INTO runs (id, agent, state, owner, expires, sealed) VALUES (?, ?, ?, ?, ?, ?)"
 UPDATE_RUN = "UPDATE runs SET agent = ?, state = ?, owner = ?, expires = ?, sealed = ? WHERE id = ?"
 SELECT_RUNS = "SELECT id, agent, state, owner, expires, sealed FROM runs"
 SELECT_CALLS = "SELECT run, number, state, sealed FROM calls"
-SELECT_GRANTS = 'SELECT id, agent, run, "left", expires, sealed FROM grants'
+SELECT_GRANTS = """
+SELECT id, agent, run, "left", expires, sealed, (SELECT count(*) FROM sent_calls WHERE permit = grants.id) FROM grants
+"""
 # A call is sent once, and a call that a person approved only if that is stored: the last two parameters are whether it
 # may be repeated, and whether it needs no person.
 WRITE_CALL = """
@@ -57,10 +63,10 @@ INSERT INTO calls VALUES (?, ?, ?, ?)
 ON CONFLICT (run, number) DO UPDATE SET state = excluded.state, sealed = excluded.sealed
 """
 INSERT_GRANT = "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)"
-REPLACE_GRANT = f"""
-{INSERT_GRANT} ON CONFLICT (id) DO UPDATE SET "left" = excluded."left",
-sealed = excluded.sealed
-"""
+# Calls that people approved. Rows are only added, and replicas cannot delete them, so an older row of a call or a grant
+# allows no further call.
+INSERT_SENT = "INSERT INTO sent_calls VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+LAST_ATTEMPT = "SELECT coalesce(max(attempt), 0) FROM sent_calls WHERE run = ? AND number = ?"
 OLDEST = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
 
@@ -252,6 +258,8 @@ class RunTables:
                 self._use_grant(database, grant, sent, run_id, agent)
             for call in calls:
                 self._write_call(database, run_id, call, is_granted=grant is not None)
+                if call.state is CallState.SENT and (call.by or grant is not None):
+                    self._record_sending(database, run_id, call, grant)
 
     def list_calls(self, run_id: str, states: Collection[CallState] | None = None) -> list[DurableCall]:
         chosen = tuple(CallState) if states is None else tuple(states)
@@ -284,14 +292,16 @@ class RunTables:
             self._get_run(database, run_id)
             found = self._fetch_calls(database, "WHERE run = ? AND number = ? AND state = 'unknown'", run_id, number)
             for call in found:
-                self._replace_call(database, run_id, replace(call, state=state, by=by, result=result))
+                attempt = self._get_last_attempt(database, run_id, number) + 1
+                answered = replace(call, state=state, by=by, result=result, attempt=attempt)
+                self._replace_call(database, run_id, answered)
         return bool(found)
 
     def list_grants(self, agent: str, run_id: str) -> list[Grant]:
         """Return the grants for this run that have calls left and have not expired."""
-        where = 'WHERE agent = ? AND coalesce(run = ?, true) AND "left" > 0 ORDER BY rowid'
+        where = "WHERE agent = ? AND coalesce(run = ?, true) ORDER BY rowid"
         grants = [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} {where}", agent, run_id)]
-        return [grant for grant in grants if not self._is_past(grant.expires)]
+        return [grant for grant in grants if grant.left > 0 and not self._is_past(grant.expires)]
 
     # --- moving to another store ------------------------------------------------------------------------------
 
@@ -312,7 +322,7 @@ class RunTables:
             for call in calls:
                 self._replace_call(database, run.id, call)
             for grant in grants:
-                database.execute(REPLACE_GRANT, self._grant_columns(grant))
+                database.execute(INSERT_GRANT, self._grant_columns(grant))
         return True
 
     def restore_grants(self, grants: Iterable[Grant]) -> None:
@@ -338,7 +348,7 @@ class RunTables:
                 self._answer_pending(database, run.id, Decision(is_approved=False, by="", reason="expired"))
                 self._update_run(database, replace(run, state=RunState.EXPIRED))
             deleted = _delete_runs(database, "ended > 0 AND ended <= ?", now - RETENTION_SECONDS)
-            database.execute('DELETE FROM grants WHERE "left" = 0 OR (expires > 0 AND expires <= ?)', (now,))
+            database.execute("DELETE FROM grants WHERE expires > 0 AND expires <= ?", (now,))
         if deleted:
             self._database.vacuum()
         with self._database.storage_errors():
@@ -377,11 +387,12 @@ class RunTables:
         return call
 
     def _read_grant(self, row: tuple[Any, ...]) -> Grant:
-        grant_id, *columns, sealed = row
+        """Return the grant with the calls that are left."""
+        grant_id, *columns, sealed, uses = row
         record = self._open(sealed, f"grant {grant_id}")
         grant = Grant(**{**record, "varying": tuple(record["varying"])})
         self._compare(columns, [grant.agent, grant.run, grant.left, grant.expires], f"grant {grant_id}")
-        return grant
+        return replace(grant, left=grant.left - uses)
 
     def _seal(self, record: DurableRunRecord | DurableCall | Grant, about: str) -> bytes:
         sealed = self._database.sealer.seal(_encode(record), about.encode())
@@ -423,6 +434,19 @@ class RunTables:
             message = f"call {call.number} of run {run_id} ({call.tool}) is {known.state}: it cannot be sent"
             raise CallRejected(message, run=run_id, reason=known.reason)
 
+    def _record_sending(self, database: Transaction, run_id: str, call: DurableCall, grant: str | None) -> None:
+        """Record that a call is sent, which a person approved. A call that is not idempotent is sent once."""
+        attempt = call.attempt
+        if call.is_idempotent:
+            attempt = self._get_last_attempt(database, run_id, call.number) + 1
+        row = (run_id, call.number, attempt, grant or "", self._clock())
+        if not database.execute(INSERT_SENT, row).rowcount:
+            message = f"call {call.number} of run {run_id} ({call.tool}) was sent before: it cannot be sent again"
+            raise CallRejected(message, run=run_id)
+
+    def _get_last_attempt(self, database: Transaction, run_id: str, number: int) -> int:
+        return int(database.execute(LAST_ATTEMPT, (run_id, number)).fetchone()[0])
+
     def _replace_call(self, database: Transaction, run_id: str, call: DurableCall) -> None:
         database.execute(REPLACE_CALL, self._call_columns(run_id, call))
 
@@ -437,13 +461,12 @@ class RunTables:
         return [call.number for call in chosen]
 
     def _use_grant(self, database: Transaction, grant_id: str, count: int, run_id: str, agent: str) -> None:
-        query = f"{SELECT_GRANTS} WHERE id = ? {self._database.row_lock}"
-        for row in database.execute(query, (grant_id,)).fetchall():
+        lock = f"SELECT 1 FROM grants WHERE id = ? {self._database.row_lock}"  # noqa: S608 - a constant
+        database.execute(lock, (grant_id,)).fetchone()  # before its uses are counted
+        for row in database.execute(f"{SELECT_GRANTS} WHERE id = ?", (grant_id,)).fetchall():
             grant = self._read_grant(row)
             is_valid = grant.agent == agent and grant.run in (None, run_id) and not self._is_past(grant.expires)
             if is_valid and grant.left >= count:
-                columns = self._grant_columns(replace(grant, left=grant.left - count))
-                database.execute(REPLACE_GRANT, columns)
                 return
         message = f"grant {grant_id} does not cover {pluralize(count, 'more call')}: it expired or is used up"
         raise ApprovalRequired(message, run=run_id)

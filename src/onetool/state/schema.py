@@ -35,22 +35,14 @@ CREATE TABLE keys (name text PRIMARY KEY, sealed bytea NOT NULL);
 CREATE TABLE servers (
     id text PRIMARY KEY, seen timestamptz NOT NULL, description text NOT NULL, version integer NOT NULL
 );
-CREATE TABLE sealed_values (
-    kind text, name text, version bigint NOT NULL, sealed bytea NOT NULL, PRIMARY KEY (kind, name)
-);
 CREATE TABLE documents (
-    kind text, name text, version bigint NOT NULL, document json NOT NULL, PRIMARY KEY (kind, name)
+    kind text, name text, version bigint NOT NULL, content bytea NOT NULL, PRIMARY KEY (kind, name)
 );
-CREATE TABLE tokens (
-    name text PRIMARY KEY, version bigint NOT NULL, hash text, agent text, scope text, created text, expires text,
-    is_revoked boolean NOT NULL
-);
-CREATE INDEX sealed_bundles ON sealed_values (version) WHERE kind = 'bundles';
+CREATE INDEX documents_bundles ON documents (version) WHERE kind = 'bundles';
 CREATE TABLE notices (id bigserial PRIMARY KEY, name text NOT NULL, document bytea NOT NULL, at double precision);
 CREATE INDEX notices_name ON notices (name);
 CREATE TABLE audit (id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), record text NOT NULL);
 CREATE INDEX audit_at ON audit (at);
-CREATE TABLE token_usage (day text PRIMARY KEY, used bigint NOT NULL);
 CREATE TABLE counters (name text PRIMARY KEY, used double precision NOT NULL);
 CREATE TABLE rates (name text PRIMARY KEY, times double precision[] NOT NULL);
 
@@ -74,11 +66,29 @@ CREATE TABLE calls (run text, number integer, state text, sealed bytea, PRIMARY 
 CREATE TABLE grants (
     id text PRIMARY KEY, agent text, run text, "left" bigint, expires double precision, sealed bytea, rowid bigserial
 );
+CREATE TABLE sent_calls (
+    run text, number integer, attempt integer, permit text NOT NULL, at double precision NOT NULL,
+    PRIMARY KEY (run, number, attempt)
+);
+CREATE INDEX sent_calls_permit ON sent_calls (permit) WHERE permit <> '';
 CREATE TABLE sessions (handle text PRIMARY KEY, agent text, token text, used double precision);
 CREATE INDEX sessions_used ON sessions (used);
 CREATE TABLE session_values (
     id bigserial PRIMARY KEY, handle text, key text, sealed bytea, size bigint, UNIQUE (handle, key)
 );
+"""
+# A document is sealed with its version, and replicas cannot delete it. So somebody without `ONETOOL_KEY` cannot put an
+# older one in its place.
+NEWER: Final = """
+CREATE FUNCTION reject_older() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.kind <> OLD.kind OR NEW.name <> OLD.name OR NEW.version <= OLD.version THEN
+        RAISE EXCEPTION 'version % of % % is stored', OLD.version, OLD.kind, OLD.name;
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER newer BEFORE UPDATE ON documents FOR EACH ROW EXECUTE FUNCTION reject_older();
 """
 # Replicas may append to the audit log, but not delete from it. What they delete with this function is the oldest, and
 # never the last 100 MiB, whatever they ask for.
@@ -122,6 +132,6 @@ SET LOCAL search_path = onetool_stats;
 SET LOCAL search_path = {SCHEMA};
 """
 MIGRATIONS: Final = (
-    Migration(f"{STATE}{TRIM_AUDIT}{JOBS}{STATISTICS}", compatible=1, read_library=read_procrastinate),
+    Migration(f"{STATE}{NEWER}{TRIM_AUDIT}{JOBS}{STATISTICS}", compatible=1, read_library=read_procrastinate),
 )
 VERSION: Final = len(MIGRATIONS)

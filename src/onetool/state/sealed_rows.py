@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onetool.errors import StorageError
+from onetool.state.documents import StoreUnavailable
 from onetool.state.keys import load_sealer, make_error
-from onetool.state.postgres_database import Database, Statements, StoreUnavailable, translate
+from onetool.state.postgres_database import Database, Statements, translate
 from onetool.state.run_store import DEFAULT_QUOTA, RunOwners, RunQuota, RunTables
 from onetool.state.schema import VERSION
 from onetool.state.sealing import Sealer

@@ -4,14 +4,13 @@ The rows are sealed as a whole, with a key that is not in the database: who can 
 replica start a program.
 """
 
-import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import StorageError, ToolError
-from onetool.state.changes import Cached, Changes
-from onetool.state.postgres_database import Database, StoreUnavailable
-from onetool.state.sealed_values import SealedValues
+from onetool.state.changes import Changes
+from onetool.state.documents import Cached, Documents, StoreUnavailable
+from onetool.state.postgres_database import Database
 from onetool.state.storage import StoredSettings
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import check_version
@@ -35,7 +34,7 @@ class SettingsRows:
     secrets_place: Final = "the store"
 
     def __init__(self, database: Database, changes: Changes) -> None:
-        self._values, self._changes, self._place = SealedValues(database, KIND), changes, database.place
+        self._documents, self._changes, self._place = Documents(database, KIND), changes, database.place
         self._known = Cached(changes, KIND, self._read)
         self._written = 0  # the number of changes made here, which are effective at once
 
@@ -62,37 +61,35 @@ class SettingsRows:
         return self._known.refresh()
 
     def read_history(self) -> str:
-        return (self._values.get(HISTORY) or b"").decode()
+        return self._documents.get(HISTORY) or ""
 
     def update(self, change: Change) -> None:
-        def apply(values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-            before = self._parse(values[CURRENT])
-            after, history = change(before, (values[HISTORY] or b"").decode())
-            changed = {HISTORY: history.encode()}
+        def apply(documents: Mapping[str, Any]) -> dict[str, Any]:
+            before = self._parse(documents[CURRENT])
+            after, history = change(before, documents[HISTORY] or "")
+            current = documents[CURRENT]
             if after != before:
-                data = {"version": VERSION, "text": after.text, "secrets": after.secrets}
-                changed[CURRENT] = json.dumps(data).encode()
-            return {**changed}
+                current = {"version": VERSION, "text": after.text, "secrets": after.secrets}
+            return {CURRENT: current, HISTORY: history}
 
-        self._values.update_all([CURRENT, HISTORY], apply)
+        self._documents.update_all([CURRENT, HISTORY], apply)
         self._written += 1
         self._known.refresh()
 
     def _read(self) -> StoredSettings:
         """Return the settings. A row that cannot be read is a problem of its own: the database answers."""
         try:
-            return self._parse(self._values.get(CURRENT))
+            return self._parse(self._documents.get(CURRENT))
         except StoreUnavailable:
             raise
         except ToolError as error:
             return StoredSettings(problem=error.message)
 
-    def _parse(self, content: bytes | None) -> StoredSettings:
-        if content is None:
+    def _parse(self, data: Any) -> StoredSettings:
+        if data is None:
             return StoredSettings()
         source = f"the settings in {self._place}"
         try:
-            data = json.loads(content)
             check_version(data.get("version"), VERSION, f"{source}:")
             return StoredSettings(str(data["text"]), str(data["secrets"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

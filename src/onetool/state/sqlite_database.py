@@ -1,20 +1,23 @@
-"""A SQLite database with sealed values, shared by processes and threads.
+"""SQLite databases, shared by processes and threads.
 
 One connection writes and another one reads, each with its lock, so that readers never wait for a writer.
 """
 
 import os
 import sqlite3
+import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar, Final, Protocol
 
 from onetool.errors import StorageError
 from onetool.state.sealing import Sealer, sealing_error, sync_directory
 from onetool.util.atomic import replacing
 from onetool.util.background import exclusive
+from onetool.util.problem import STORAGE, Location
 from onetool.util.storage_errors import is_full_disk, storage_error
 from onetool.util.versioning import check_tables
 
@@ -62,10 +65,10 @@ class SealedTables(Protocol):
     def sealing_error(self, message: str) -> StorageError: ...
 
 
-class SealedDatabase:
-    """A database in a file, with its key beside it. Nothing is opened before it is needed.
+class SqliteDatabase:
+    """A database in a file. Nothing is opened before it is needed.
 
-    `schema` has the statements that create the tables. If the files are deleted, they are created again.
+    `schema` has the statements that create the tables. If the file is deleted, it is created again.
     """
 
     row_lock: ClassVar[str] = ""  # the end of a query that locks its rows; here a transaction locks everything
@@ -74,21 +77,20 @@ class SealedDatabase:
         "SELECT (page_count - freelist_count) * page_size "
         "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
+    following: ClassVar[None] = None  # no thread follows the changes: readers ask for `number`
 
     def __init__(self, file: Path, schema: str, version: int) -> None:
-        self.file, self._key_file, self.place = file, file.with_suffix(".key"), str(file)
-        self._schema, self._version = schema, version
-        self._writing, self._reading = threading.RLock(), threading.Lock()
+        self.file = file
+        self.place = str(file)
+        self._schema = schema
+        self._version = version
+        self._writing = threading.RLock()
+        self._reading = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._readers = 0  # that were opened
-        self._sealer: Sealer | None = None
-
-    @property
-    def sealer(self) -> Sealer:
-        """The sealer, once the database has been opened."""
-        assert self._sealer is not None
-        return self._sealer
+        self._read_identity: tuple[int, int] | None = None  # of the open files, which others may have replaced
+        self._written_identity: tuple[int, int] | None = None
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -111,7 +113,7 @@ class SealedDatabase:
         """Return rows as last committed; none if nothing is stored."""
         with self._reading, self.storage_errors():
             database = self._reader
-            if database is None or not self.file.exists():
+            if database is None or self._identify() != self._read_identity:
                 database = self._open_reader()
             if database is None:
                 return []
@@ -126,13 +128,31 @@ class SealedDatabase:
         found = self.select("PRAGMA data_version")  # changes by other connections, such as the one that writes
         return (self._readers << 32) + int(found[0][0]) if found else 0
 
+    def number(self, _kind: str) -> int:
+        """Return a number that changes when this kind of state may have changed."""
+        return self.version()
+
+    def subscribe(self, _kind: str, _listener: Callable[[], object]) -> None:
+        """Do nothing: readers ask for `number`."""
+
     def exists(self) -> bool:
         """Return whether anything may be stored."""
-        return self.file.exists()
+        return self._identify() is not None
 
-    def sealing_error(self, message: str) -> StorageError:
-        """Return the error for a damaged or changed value."""
-        return sealing_error(message, self.file.parent)
+    def _identify(self) -> tuple[int, int] | None:
+        """Return the identity of the file; None if it is missing. A link that leads nowhere is not a missing file."""
+        try:
+            status = os.lstat(self.place)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_dev, status.st_ino
+
+    def damage_error(self, message: str) -> StorageError:
+        """Return the error for a damaged file."""
+        hint = f"restore it from a backup, or stop OneTool and run `rm {quote(str(self.file))}*`"
+        return StorageError(
+            f"cannot read {self.file}: {message}", hint=hint, location=Location(self.place), code=STORAGE
+        )
 
     def vacuum(self) -> None:
         """Return the space of deleted rows to the disk."""
@@ -146,6 +166,9 @@ class SealedDatabase:
                     database.close()
             self._writer = self._reader = None
 
+    def __del__(self) -> None:
+        self.close()
+
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
         """Raise errors of the file as StorageError."""
@@ -154,20 +177,22 @@ class SealedDatabase:
         except (OSError, sqlite3.Error) as error:
             directory = self.file.parent
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED:
-                raise sealing_error(f"{self.file} is damaged: {error}", directory) from error
+                raise self.damage_error(str(error)) from error
             raise storage_error(directory, error, StorageError) from error
 
     def _get_writer(self) -> sqlite3.Connection:
-        if self._writer is not None and not self.file.exists():
+        if self._writer is not None and self._identify() != self._written_identity:
             self._writer.close()
             self._writer = None
-        self._writer = self._writer or self._open_writer()
+        if self._writer is None:
+            self._writer = self._open_writer()
+            self._written_identity = self._identify()
         return self._writer
 
     def _open_writer(self) -> sqlite3.Connection:
-        if not self.file.exists():
+        if not self.exists():
             with exclusive(self.file):
-                if not self.file.exists():
+                if not self.exists():
                     self._create()
         database = self._connect(f"{self.file.absolute().as_uri()}?mode=rw")
         try:
@@ -181,7 +206,6 @@ class SealedDatabase:
 
     def _create(self) -> None:
         """Create the file with its tables, in one step: a file without tables has lost them."""
-        sealer = Sealer.from_file(self._key_file)
         with replacing(self.file) as temporary:
             temporary.touch(mode=0o600)  # SQLite gives its other files the same mode
             with closing(_open_file(f"{temporary.absolute().as_uri()}?mode=rw")) as database:
@@ -189,12 +213,14 @@ class SealedDatabase:
                 database.execute("PRAGMA journal_mode = OFF")
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute("BEGIN IMMEDIATE")
-                for statement in (KEY_SCHEMA, *self._schema.split(";")):
-                    database.execute(statement)
-                database.execute("INSERT INTO key_check VALUES (?)", (sealer.seal(b"", KEY_CHECK),))
+                self._create_tables(database)
                 database.execute(f"PRAGMA user_version = {self._version}")
                 database.execute("COMMIT")
         sync_directory(self.file.parent)
+
+    def _create_tables(self, database: sqlite3.Connection) -> None:
+        for statement in self._schema.split(";"):
+            database.execute(statement)
 
     def _open_reader(self) -> sqlite3.Connection | None:
         """Open the file for reading; return None if nothing is stored.
@@ -204,7 +230,8 @@ class SealedDatabase:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        if not self.file.exists():
+        self._read_identity = self._identify()
+        if self._read_identity is None:
             return None
         uri = database_uri(self.file, "rw")
         database = self._connect(uri)
@@ -214,17 +241,49 @@ class SealedDatabase:
         return database
 
     def _connect(self, uri: str) -> sqlite3.Connection:
-        """Open the file and load its key. Raise an error of SQLite if the file has no tables of this version."""
+        """Open the file. Raise an error of SQLite if it has no tables of this version."""
+        if not stat.S_ISREG(self.file.stat().st_mode):
+            raise self.damage_error("it is not a regular file")
         database = _open_file(uri)
         try:
             check_tables(database, self._version, self.file)
-            self._load_key(database)
+            self._check(database)
         except BaseException:
             database.close()
             raise
         return database
 
-    def _load_key(self, database: sqlite3.Connection) -> None:
+    def _check(self, database: sqlite3.Connection) -> None:
+        """Check nothing more."""
+
+
+class SealedDatabase(SqliteDatabase):
+    """A database with its key beside it, which `sealer` uses once the database has been opened."""
+
+    def __init__(self, file: Path, schema: str, version: int) -> None:
+        super().__init__(file, schema, version)
+        self._key_file = file.with_suffix(".key")
+        self._sealer: Sealer | None = None
+
+    @property
+    def sealer(self) -> Sealer:
+        assert self._sealer is not None
+        return self._sealer
+
+    def sealing_error(self, message: str) -> StorageError:
+        """Return the error for a changed value."""
+        return sealing_error(message, self.file.parent)
+
+    def damage_error(self, message: str) -> StorageError:
+        return self.sealing_error(f"{self.file} is damaged: {message}")
+
+    def _create_tables(self, database: sqlite3.Connection) -> None:
+        sealer = Sealer.from_file(self._key_file)
+        database.execute(KEY_SCHEMA)
+        super()._create_tables(database)
+        database.execute("INSERT INTO key_check VALUES (?)", (sealer.seal(b"", KEY_CHECK),))
+
+    def _check(self, database: sqlite3.Connection) -> None:
         sealer = Sealer.from_file(self._key_file, must_exist=True)
         for (sealed,) in database.execute("SELECT sealed FROM key_check"):
             sealer.open(sealed, KEY_CHECK)

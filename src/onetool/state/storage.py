@@ -30,12 +30,13 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.editing.settings_editor import SettingsEditor
     from onetool.errors import ToolError
     from onetool.paths import Directories
-    from onetool.proxy.definitions import Definition, Failure
+    from onetool.proxy.definitions import ToolLists
     from onetool.results.blobs import Blob
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.search import Search
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.audit_records import StoredRecord
+    from onetool.state.documents import Documents
     from onetool.state.session_store import SessionValue
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
@@ -125,13 +126,6 @@ class DisabledToolStorage(Protocol):
     def set(self, *names: str, on: bool) -> None: ...
 
 
-class PinStorage(Protocol):
-    """The pinned definitions of each upstream server. `update` is atomic and changes those of one server."""
-
-    def get(self, server: str) -> Pinned | None: ...
-    def update(self, server: str, change: Callable[[Pinned | None], Pinned]) -> Pinned: ...
-
-
 class CredentialKey(NamedTuple):
     """The identity of a sign-in: who issued it, for which resource, with which account and for which agent.
 
@@ -178,13 +172,6 @@ class SavedSnippetStorage(Protocol):
     def delete(self, agent: str, name: str) -> bool: ...
 
 
-class TokenUsageStorage(Protocol):
-    """The tokens that language models used on each day. `update` is atomic; `change` raises to prevent a change."""
-
-    def get(self, day: str) -> int: ...
-    def update(self, day: str, change: Callable[[int], int]) -> int: ...
-
-
 class TrustStorage(Protocol):
     """The content of each project directory when it was trusted. Damaged records grant no trust: see `problems`."""
 
@@ -206,17 +193,6 @@ class NoticeStorage(Protocol):
     """Messages for people. Each is appended completely or not at all."""
 
     def append(self, name: str, document: bytes) -> None: ...
-
-
-class ToolListStorage(Protocol):
-    """A cache of the tools of upstream servers, and of failures to list them. `clock` is the clock for failures."""
-
-    clock: Callable[[], float]
-
-    def get(self, key: str) -> "tuple[Definition, ...] | None": ...
-    def put(self, key: str, definitions: "Iterable[Definition]") -> None: ...
-    def get_failure(self, key: str) -> "Failure | None": ...
-    def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> "Failure": ...
 
 
 class TokenStorage(Protocol):
@@ -593,9 +569,9 @@ class State(Protocol):
     @property
     def disabled_tools(self) -> DisabledToolStorage: ...
     @property
-    def pins(self) -> PinStorage: ...
+    def pins(self) -> "Documents": ...
     @property
-    def token_usage(self) -> TokenUsageStorage: ...
+    def token_usage(self) -> "Documents": ...
     @property
     def tokens(self) -> StoredTokens: ...
     @property
@@ -647,7 +623,7 @@ class State(Protocol):
         """Return the audit log; `file` is the one of the settings."""
         ...
 
-    def tool_lists(self, redact: Callable[[str], str]) -> ToolListStorage: ...
+    def tool_lists(self, redact: Callable[[str], str]) -> "ToolLists": ...
     def bundles(self, directory: "Path", max_tools: int, builtin: "Path | None") -> "BundleStore":
         """Return the store of bundles; `directory` is the one of the settings."""
         ...

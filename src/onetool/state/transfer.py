@@ -16,20 +16,19 @@ from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.source import bundles_directory
 from onetool.config.load import Loaded
 from onetool.errors import StorageError, ToolError
-from onetool.llm.token_budget import TokenUsageFile
+from onetool.llm.token_budget import MODEL_USAGE
 from onetool.logging import list_rotated
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import resolve_path
-from onetool.proxy.pins import Pins
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippetFile
-from onetool.state.bundle_mirror import DELETED, KEY, KIND, LOCK, STORED
-from onetool.state.disabled_tools import EVERYTHING, Switches
-from onetool.state.keys import PUT_VALUE
+from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.bundle_mirror import KEY, KIND, LOCK, STORED
+from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.documents import DELETED, PUT, DocumentFile, Documents
+from onetool.state.kinds import DisabledTools, SavedSnippets
 from onetool.state.opening import open_state
 from onetool.state.postgres_state import PostgresState
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
 from onetool.state.run_store import RunStore
-from onetool.state.sealed_values import SealedValues
 from onetool.state.session_store import SessionStore
 from onetool.state.transfer_statistics import copy_statistics
 from onetool.stats.database import StatisticsFile
@@ -133,26 +132,26 @@ def _copy_sessions(places: Places) -> int:
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-def _copy_switches(places: Places) -> int:
-    source = Switches(places.data)
+def _copy_documents(source: DocumentFile, kind: str, target: Documents) -> int:
+    """Copy the documents of one kind that the database lacks."""
+    documents = Documents(source, kind).get_all()
+    for name, document in documents.items():
+        target.update(name, lambda current, document=document: current or document)  # type: ignore[misc]
+    return _verify(kind, documents, target.get_all())
+
+
+def _copy_disabled_tools(places: Places) -> int:
+    source = DisabledTools.open_file(places.data)
     target = places.rows.disabled_tools
     names = source.off()
     if EVERYTHING in names:
         raise StorageError(str(source.problem))
-    for name in names - target.off():
-        target.set(name, on=False)
+    target.set(*names, on=False)
     return _verify("disabled tools", names, target.off())
 
 
 def _copy_pins(places: Places) -> int:
-    source = Pins(places.private / "pins.json")
-    target = places.rows.pins
-    servers = source.servers()
-    for server in servers:
-        pins = source.get(server)
-        if target.get(server) is None:
-            target.update(server, lambda current, pins=pins: current or pins)  # type: ignore[misc]
-    return _verify("pins", servers, target.servers())
+    return _copy_documents(DocumentFile(places.private), "pins", places.rows.pins)
 
 
 def _copy_credentials(places: Places) -> int:
@@ -167,7 +166,7 @@ def _copy_credentials(places: Places) -> int:
 
 def _copy_snippets(places: Places) -> int:
     target = places.rows.snippets
-    saved = SavedSnippetFile(places.private).list_all()
+    saved = SavedSnippets.open_file(places.private).list_all()
 
     def add_missing(current: list[SavedSnippet]) -> list[SavedSnippet]:
         names = set(map(_identify_snippet, current))
@@ -182,11 +181,7 @@ def _identify_snippet(snippet: SavedSnippet) -> tuple[str, str]:
 
 
 def _copy_token_usage(places: Places) -> int:
-    target = places.rows.token_usage
-    days = TokenUsageFile(places.user / "stats" / "llm.json").days()
-    for day, tokens in days.items():
-        target.update(day, lambda current, tokens=tokens: max(current, tokens))  # type: ignore[misc]
-    return _verify("token usage", days, target.days())
+    return _copy_documents(DocumentFile(places.user), MODEL_USAGE, places.rows.token_usage)
 
 
 def _copy_shapes(places: Places) -> int:
@@ -256,7 +251,7 @@ def _select_missing(source: Iterable[T], target: Iterable[T]) -> list[T]:
 
 def _copy_bundles(places: Places) -> int:
     root = bundles_directory(places.loaded)
-    values = SealedValues(places.rows.database, KIND)
+    values = Documents(places.rows.database, KIND)
     paths = [file.relative_to(root).as_posix() for file in root.glob("[!.]*/*.json")]
     paths += [name for name in (STATES_FILE, KEY) if (root / name).exists()]
     with places.rows.database.transaction() as transaction:
@@ -266,12 +261,12 @@ def _copy_bundles(places: Places) -> int:
         if new:
             version = transaction.announce(KIND)
             rows = [(KIND, path, version, values.seal(path, version, (root / path).read_bytes())) for path in new]
-            transaction.executemany(PUT_VALUE, rows)
+            transaction.executemany(PUT, rows)
     return _verify("bundles", paths, _read_bundles(places))
 
 
 def _read_bundles(places: Places) -> dict[str, bytes]:
-    values = SealedValues(places.rows.database, KIND)
+    values = Documents(places.rows.database, KIND)
     values.load()
     contents = {path: values.open(path, *row) for path, *row in places.rows.database.select(STORED)}
     return {path: content for path, content in contents.items() if content != DELETED}
@@ -321,7 +316,7 @@ KINDS: Final[dict[str, Callable[[Places], int]]] = {
     "sessions": _copy_sessions,
     "results": _copy_results,
     "bundles": _copy_bundles,
-    "disabled": _copy_switches,
+    "disabled": _copy_disabled_tools,
     "pins": _copy_pins,
     "credentials": _copy_credentials,
     "snippets": _copy_snippets,

@@ -30,10 +30,10 @@ TABLES: Final = {
 ALL_CALLS: Final = (
     f"SELECT coalesce(sum(count), 0) FROM rollups WHERE width = {rollup.BLOCK} AND kind = {rollup.ALL_CALLS}"
 )
-MARKER: Final = "SELECT document FROM onetool.documents WHERE kind = 'migrated' AND name = ?"
+MARKER: Final = "SELECT version, content FROM onetool.documents WHERE kind = 'migrated' AND name = ?"
 PUT_MARKER: Final = """
-INSERT INTO onetool.documents VALUES ('migrated', ?, 1, ?)
-ON CONFLICT (kind, name) DO UPDATE SET document = excluded.document
+INSERT INTO onetool.documents VALUES ('migrated', ?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, content = excluded.content
 """
 
 
@@ -49,10 +49,12 @@ def copy_statistics(file: Path, state: PostgresState) -> int:
         def copy(target: StatisticsTables) -> None:
             marker = target.execute(MARKER, (name,)).fetchone()
             if marker is None:
+                version = 1
                 _copy_tables(source, target)
             else:
-                insert_records(target, _read_later(source, *marker[0]), time.time())
-            target.execute(PUT_MARKER, (name, json.dumps(last)))
+                version = marker[0] + 1
+                insert_records(target, _read_later(source, *json.loads(marker[1])), time.time())
+            target.execute(PUT_MARKER, (name, version, json.dumps(last).encode()))
             copied = _count_calls(target)
             if copied < count:
                 raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")

@@ -1,0 +1,201 @@
+"""State that only replicas share, over a PostgreSQL database: tokens, credentials, ended sessions and notices."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from onetool.errors import StorageError
+from onetool.state.changes import Changes
+from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentDatabase, Documents, StoreUnavailable
+from onetool.state.keys import BROWSER_SESSIONS
+from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
+from onetool.state.postgres_database import Database
+from onetool.state.storage import CredentialKey
+from onetool.util.problem import STORAGE, Problem
+
+if TYPE_CHECKING:
+    from onetool.config.model import Agent, Token
+
+CLOCK_SECONDS: Final = 3600.0  # by which clocks of replicas may differ
+END_SESSIONS: Final = """\
+DELETE FROM onetool.keys WHERE name = 'browser sessions'; \
+DELETE FROM onetool.documents WHERE kind = 'ended session'"""
+TOKEN_FIELDS: Final = ("name", "hash", "agent", "scope", "created", "expires")
+TRIM_NOTICES: Final = """
+DELETE FROM notices WHERE name = :name AND id <= (
+    SELECT max(id) FROM (
+        SELECT id, sum(length(document)) OVER (ORDER BY id DESC) AS total FROM notices WHERE name = :name
+    ) AS sizes WHERE total > :bytes
+)
+"""
+
+
+class NoticeRows:
+    """Messages for people, by the name of their file. If they exceed `max_file_bytes`, the oldest are deleted."""
+
+    def __init__(self, database: Database, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
+        self._database, self._max_file_bytes = database, max_file_bytes
+
+    def append(self, name: str, document: bytes) -> None:
+        with self._database.transaction() as transaction:
+            transaction.lock(f"notices {name}")
+            kept = max(0, self._max_file_bytes - len(document))
+            transaction.execute(TRIM_NOTICES, {"name": name, "bytes": kept})
+            insert = "INSERT INTO notices (name, document, at) VALUES (?, ?, ?)"
+            transaction.execute(insert, (name, document, self._database.now()))
+
+    def read(self, name: str) -> bytes:
+        rows = self._database.select("SELECT document FROM notices WHERE name = ? ORDER BY id", name)
+        return b"".join(document for (document,) in rows)
+
+
+class EndedSessionRows:
+    """Sessions of browsers that have ended, in one document. Those of other replicas are known within two seconds.
+
+    It is sealed with the key of the sessions: deleting both makes the sessions invalid.
+    """
+
+    def __init__(self, database: Database, changes: Changes) -> None:
+        self._documents, self._now = Documents(database, "ended session", BROWSER_SESSIONS), database.now
+        self._known = Cached(changes, "ended session", lambda: frozenset(self._documents.get(ALL)))
+
+    def end(self, identifier: str, until: float) -> None:
+        """Remember a session until it would have expired, and forget those that have."""
+        oldest = self._now() - CLOCK_SECONDS
+
+        def change(ended: Mapping[str, float]) -> dict[str, float]:
+            return {**{known: end for known, end in ended.items() if end >= oldest}, identifier: until}
+
+        self._documents.update(ALL, change)
+        self._known.refresh()
+
+    def list_all(self) -> frozenset[str]:
+        return self._known.get()
+
+    @property
+    def problem(self) -> Problem | None:
+        """The reason why all sessions count as ended."""
+        try:
+            self._known.get()
+        except StoreUnavailable:  # which is reported elsewhere
+            return None
+        except StorageError as error:
+            hint = f"{error.hint}; or let all people sign in again: execute `{END_SESSIONS}` and restart the servers"
+            return Problem(f"no browser session is valid: {error.message}", hint, code=STORAGE)
+        return None
+
+
+class StoredTokenSet:
+    """Tokens that were created with a store, and names of revoked tokens in the settings files.
+
+    A document hides the token of the same name in the settings, also if somebody without the key wrote it.
+    """
+
+    def __init__(self, database: DocumentDatabase, changes: Changes) -> None:
+        self.place = database.place
+        self._documents = Documents(database, "tokens")
+        self._changes = changes
+        self._tokens = Cached(changes, "tokens", self._read)
+
+    def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
+        """Return the accepted tokens: those of the settings that no document hides, and those of documents."""
+        if not self._changes.is_current:
+            raise self._changes.away()
+        stored = self._tokens.get()
+        kept = [token for token in tokens if token.name not in stored]
+        return [*kept, *filter(None, stored.values())]
+
+    def can_change(self, *, has_settings_files: bool) -> bool:  # noqa: ARG002 - tokens in the database need none
+        return True
+
+    def list_agents(self, agents: "Mapping[str, Agent]") -> "Mapping[str, Agent]":
+        return agents
+
+    def create(
+        self,
+        token: "Token",
+        accepted: "Iterable[Token]" = (),
+        *,
+        may_replace: bool = True,  # noqa: ARG002 - it replaces none
+    ) -> tuple[str, ...] | None:
+        """Store a token. Return None if one of its name is accepted."""
+        if token.name in (other.name for other in accepted):
+            return None
+        is_new = False
+
+        def add(document: Any) -> Any:
+            nonlocal is_new
+            is_new = document is None or document["is_revoked"]
+            if not is_new:
+                return document
+            return {"is_revoked": False, **{field: getattr(token, field) for field in TOKEN_FIELDS}}
+
+        self._documents.update(token.name, add)
+        self._tokens.refresh()
+        return () if is_new else None
+
+    def names(self) -> list[str]:
+        """Return the names of all documents, also of revoked tokens."""
+        return list(self._tokens.refresh())
+
+    def revoke(self, name: str, accepted: "Iterable[Token]" = ()) -> bool:
+        if name not in (token.name for token in accepted):
+            return False
+        self._documents.update(name, lambda _: {"is_revoked": True})
+        self._tokens.refresh()
+        return True
+
+    def _read(self) -> "Mapping[str, Token | None]":
+        return {name: self._open(name) for name in self._documents.names()}
+
+    def _open(self, name: str) -> "Token | None":
+        """Return the token; None if it was revoked, or if somebody without the key wrote it."""
+        from onetool.config.model import Token
+
+        try:
+            document = self._documents.get(name)
+        except StoreUnavailable:
+            raise
+        except StorageError:
+            return None
+        if document is None or document["is_revoked"]:
+            return None
+        return Token(**{field: document[field] for field in TOKEN_FIELDS})
+
+
+class SharedCredentials:
+    """Sign-in credentials that replicas share. A document is named by the digest of its key."""
+
+    def __init__(self, database: DocumentDatabase, changes: ChangeNumbers) -> None:
+        self._documents = Documents(database, "credentials")
+        self._changes = changes
+        self._written = 0  # the number of changes made here, which are effective at once
+
+    def version(self) -> object:
+        return self._changes.number("credentials"), self._written
+
+    def list_keys(self) -> list[CredentialKey]:
+        return [CredentialKey(*document["key"]) for document in self._documents.get_all().values()]
+
+    def get(self, key: CredentialKey) -> str | None:
+        return _get_credential(self._documents.get(_digest(key)))
+
+    def update(self, key: CredentialKey, change: Callable[[str | None], str | None]) -> str | None:
+        """Replace a credential, while no other replica can; None deletes it. Return the new one."""
+
+        def apply(document: Any) -> Any:
+            credential = change(_get_credential(document))
+            return None if credential is None else {"key": key, "credential": credential}
+
+        document = self._documents.update(_digest(key), apply)
+        self._written += 1
+        return _get_credential(document)
+
+
+def _get_credential(document: Any) -> str | None:
+    return None if document is None else str(document["credential"])
+
+
+def _digest(key: CredentialKey) -> str:
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
