@@ -1,7 +1,7 @@
 """Tells whether an agent may make a call, with the code that decides about real calls. No call is made."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.net import HostRules
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
 EXPECTED = "expected a call with literal arguments, such as fs.read(path='a.txt')"
 LATER = "asked as soon as the session has received private and untrusted data"
@@ -34,7 +35,7 @@ class CallText(NamedTuple):
 
     name: str
     positional: list[Any]
-    keywords: dict[str, Any]
+    keywords: JsonObject
 
 
 class Verdict(NamedTuple):
@@ -68,7 +69,8 @@ class PermissionCheck:
     """The decisions about the calls of an agent, with its settings or with a draft of them."""
 
     def __init__(self, app: OneTool, name: str, draft: Agent | None = None) -> None:
-        self._app, known = app, app.settings.agents
+        self._app = app
+        known = app.settings.agents
         agent = draft or known.get(name)
         self._context = app.context(caller=Caller(name if name in known or not draft else DEFAULT, is_owner=True))
         assert agent is not None  # otherwise, the line above has raised
@@ -95,14 +97,15 @@ class PermissionCheck:
 
         Blocks on disk access.
         """
-        registry, word = self._app.registry, word.casefold()
+        registry = self._app.registry
+        word = word.casefold()
         for entry in registry.entries():
             if word in entry.name.casefold() and (tool := registry.get(entry.name)) is not None:
                 varies = bool(tool.argument_permissions) or self._policy.depends_on_arguments(tool)
                 varies = varies or _is_request_tool(tool)
                 yield self._decide(tool, NO_ARGUMENTS)._replace(varies=varies)
 
-    def _decide(self, tool: Tool, args: Mapping[str, Any]) -> Verdict:
+    def _decide(self, tool: Tool, args: JsonMapping) -> Verdict:
         effects = describe_effects(tool, args)
         try:
             authorize(tool, args, self._context)
@@ -121,7 +124,7 @@ class PermissionCheck:
         return Verdict(tool.name, decision, reason or NO_RULE, effects, note=note)
 
 
-def _list_urls(tool: Tool, args: Mapping[str, Any]) -> list[str] | None:
+def _list_urls(tool: Tool, args: JsonMapping) -> list[str] | None:
     """Return the URLs that a call requests, without redirects. None for tools whose requests OneTool does not send."""
     if _is_request_tool(tool):
         return [str(args["url"])] if "url" in args else []

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, RLock
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -23,7 +23,7 @@ from onetool.bundles.sync import IndexSync, list_problems
 from onetool.util.problem import Problem, storage_problem
 
 T = TypeVar("T")
-STATES_FILE: Final = "builtins.json"
+STATES_FILE = "builtins.json"
 
 
 class BuiltInStates(BaseModel):

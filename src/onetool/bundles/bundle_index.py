@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Final
 
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
@@ -27,15 +26,15 @@ from onetool.util import atomic
 from onetool.util.sanitize import clean
 
 # Increase it with every change of what is written: here, in `search_text`, `onetool.util.sanitize` or `onetool.search`.
-FORMAT: Final = 1
-BUSY_SECONDS: Final = 15.0
-KEYS_PER_MICROSECOND: Final = 1024
-MAX_MICROSECONDS: Final = (1 << 63) // KEYS_PER_MICROSECOND - 2
-MAX_WAL_BYTES: Final = 16 << 20  # bytes
+FORMAT = 1
+BUSY_SECONDS = 15.0
+KEYS_PER_MICROSECOND = 1024
+MAX_MICROSECONDS = (1 << 63) // KEYS_PER_MICROSECOND - 2
+MAX_WAL_BYTES = 16 << 20  # bytes
 BUILD_BUFFER_BYTES = 16 << 20
 BUFFER_BYTES = 1 << 20
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-SCHEMA: Final = f"""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCHEMA = f"""
 begin;
 create table meta (name text primary key, value integer not null) without rowid;
 create table bundles (
@@ -72,7 +71,7 @@ commit;
 """  # noqa: S608 - texts of ours
 
 
-UNFINISHED: Final = "unfinished.db"
+UNFINISHED = "unfinished.db"
 _OUR_NAMES = re.compile(r"([0-9a-f]{16}|unfinished)\.db(-wal|-shm|-journal)?")
 
 

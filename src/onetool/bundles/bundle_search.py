@@ -14,7 +14,6 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from onetool.bundles import rules
 from onetool.bundles.bundle_index import read_meta
@@ -26,20 +25,20 @@ from onetool.search.index import find_similar_words
 from onetool.search.index_reader import LAST_CHARACTER, IndexReader, Read
 from onetool.search.words import plain
 
-MAX_QUERY_LENGTH: Final = 1_000
-MAX_WORDS: Final = 32
-MIN_PART_LENGTH: Final = 3  # letters
-RANKS: Final[tuple[Match, ...]] = (
+MAX_QUERY_LENGTH = 1_000
+MAX_WORDS = 32
+MIN_PART_LENGTH = 3  # letters
+RANKS: tuple[Match, ...] = (
     "prefix",
     "prefix",
     *("word",) * 5,
     *("fuzzy",) * 5,
 )
-FIELDS: Final = 5
-MAX_KEY: Final = (1 << 63) - 1
-STARTS: Final = ("t.slug_start >= :text and t.slug_start < :end", "t.name_start >= :text and t.name_start < :end")
-FORMS: Final[Mapping[Match, str]] = {"word": "= :word{}", "fuzzy": "in (select value from json_each(:similar{}))"}
-LISTED: Final = """
+FIELDS = 5
+MAX_KEY = (1 << 63) - 1
+STARTS = ("t.slug_start >= :text and t.slug_start < :end", "t.name_start >= :text and t.name_start < :end")
+FORMS: Mapping[Match, str] = {"word": "= :word{}", "fuzzy": "in (select value from json_each(:similar{}))"}
+LISTED = """
 join bundles b on b.id = t.bundle
 where b.deleted_at is null and (:all or (t.enabled and b.enabled)) and
 """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread, local
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from onetool.bundles import filesystem, store_errors
 from onetool.bundles.bundle_index import BundleIndex, IndexMissing, increment_version
@@ -31,12 +31,12 @@ from onetool.util.problem import STORAGE, Location, Problem
 from onetool.util.storage_errors import storage_error
 
 T = TypeVar("T")
-ATTEMPTS: Final = 3
-CHECK_SECONDS: Final = 1.0  # time between two checks of the files for the index in memory
-REAP_SECONDS: Final = 3600.0  # time between two removals of expired bundles
-RETRY_SECONDS: Final = 5.0  # time until writing the index is tried again
-_LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+ATTEMPTS = 3
+CHECK_SECONDS = 1.0  # time between two checks of the files for the index in memory
+REAP_SECONDS = 3600.0  # time between two removals of expired bundles
+RETRY_SECONDS = 5.0  # time until writing the index is tried again
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 
 
 class BundleDirectory:

@@ -4,21 +4,21 @@ A tool is compared with the version that is called by its name. Literal credenti
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from onetool.backends.http_tool import credentials
 from onetool.bundles.model import StoredTool, ToolDraft
 from onetool.util.sanitize import clean
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 Part = Literal["request", "parameter", "description", "output"]
-MAX_CHANGES: Final = 100  # of one tool
-MAX_VALUE_CHARS: Final = 300
-CONTEXT_CHARS: Final = 40  # before the first difference of long values
-FIELDS: Final = tuple(name for name in ToolDraft.model_fields if name not in {"is_enabled", "origin"})
+MAX_CHANGES = 100  # of one tool
+MAX_VALUE_CHARS = 300
+CONTEXT_CHARS = 40  # before the first difference of long values
+FIELDS = tuple(name for name in ToolDraft.model_fields if name not in {"is_enabled", "origin"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _list_texts(tool: StoredTool | ToolDraft) -> dict[str, str | None]:
     return {"displayName": tool.display_name, "description": tool.description or None, "tags": tags or None}
 
 
-def _compare(part: Part, old: Mapping[str, Any], new: Mapping[str, Any], render: Any) -> Iterator[FieldChange]:
+def _compare(part: Part, old: JsonMapping, new: JsonMapping, render: Any) -> Iterator[FieldChange]:
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             before, after = (None if side.get(name) is None else render(side[name]) for side in (old, new))

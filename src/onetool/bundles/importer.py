@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
 
 from onetool.bundles import BundleStore
 from onetool.bundles.difference import BundleDifference
@@ -20,8 +19,8 @@ from onetool.bundles.rules import invalid
 from onetool.bundles.update_plan import UpdateOptions, UpdatePlan, VersionConflict
 from onetool.errors import BundleError
 
-ZIP_MAGIC: Final = b"PK\x03\x04"
-MAX_SLUG_STEM: Final = 58  # of the 64 characters of a slug, to leave room for a numeric suffix
+ZIP_MAGIC = b"PK\x03\x04"
+MAX_SLUG_STEM = 58  # of the 64 characters of a slug, to leave room for a numeric suffix
 _IN_YAML = re.compile(rb"""^["']?(?:openapi|swagger)["']?[ \t]*:""", re.MULTILINE)
 _IN_BRACES = re.compile(rb"""[{,\s]["']?(?:openapi|swagger)["']?\s*:\s*["']?[23]""")
 

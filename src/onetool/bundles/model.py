@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -31,11 +31,11 @@ from onetool.errors import ArgumentError, BundleError
 from onetool.util.problem import MAX_LISTED_PROBLEMS
 from onetool.util.text import MAX_QUOTED_CHARS, shorten
 from onetool.util.validation_text import describe_problem
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 T = TypeVar("T")
-MAX_NESTING: Final = 100  # nested objects and lists
-MAX_COUNTED_PROBLEMS: Final = 10_000  # listing more of them, to show the first, would take long
+MAX_NESTING = 100  # nested objects and lists
+MAX_COUNTED_PROBLEMS = 10_000  # listing more of them, to show the first, would take long
 Match = Literal["prefix", "word", "fuzzy"]
 ToolType = Literal["http", "python", "go"]
 Origin = Literal["openapi"]  # of an imported version; one that a person wrote or edited has none
@@ -70,33 +70,33 @@ def _make_validator(find_problem: Callable[[Any], str | None]) -> AfterValidator
 
 
 # The rules of the validators, as far as JSON Schema can express them.
-_DISPLAY_NAME: Final[JsonObject] = {
+_DISPLAY_NAME: JsonObject = {
     "type": "string",
     "minLength": 1,
     "maxLength": rules.MAX_DISPLAY_NAME_LENGTH,
     "allOf": [{"pattern": r"\S"}, {"pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}],
     "description": "One line, not blank",
 }
-_NAME: Final[JsonObject] = {"type": "string", "minLength": 1, "maxLength": rules.MAX_NAME_LENGTH}
-_SLUG: Final[JsonObject] = {
+_NAME: JsonObject = {"type": "string", "minLength": 1, "maxLength": rules.MAX_NAME_LENGTH}
+_SLUG: JsonObject = {
     **_NAME,
     "pattern": r"^[\p{L}\p{Nd}-]+$",
     "description": "Letters and decimal digits of any script, and hyphens",
 }
-_VERSION: Final[JsonObject] = {
+_VERSION: JsonObject = {
     **_NAME,
     "pattern": r"^(?!\.{1,2}$)[\p{L}\p{Nd}.-]+$",
     "description": "Like a slug, but with dots; an opaque label without an order",
 }
-_ID: Final[JsonObject] = {
+_ID: JsonObject = {
     "type": "string",
     "format": "uuid",
     "pattern": "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$",
     "description": "A UUID of version 7",
     "examples": [rules.EXAMPLE_ID],
 }
-_MOMENT: Final[JsonObject] = {"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"}
-_TAG: Final[JsonObject] = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}
+_MOMENT: JsonObject = {"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"}
+_TAG: JsonObject = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}
 
 Moment = Annotated[
     datetime,
@@ -150,7 +150,7 @@ class _Model(BaseModel):
 
 class _Draft(_Model):
     @classmethod
-    def of(cls, body: Self | Mapping[str, Any]) -> Self:
+    def of(cls, body: Self | JsonMapping) -> Self:
         """Return the draft for a JSON body. Raise BundleError if it is not valid."""
         if isinstance(body, cls):
             return body

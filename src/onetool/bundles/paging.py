@@ -10,16 +10,16 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from onetool.bundles import rules
 from onetool.bundles.model import Page
 
 T = TypeVar("T")
-MAX_PAGE_SIZE: Final = 256
-KEY_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 16
-MAX_TOKEN_LENGTH: Final = 1_000
+MAX_PAGE_SIZE = 256
+KEY_BYTES = 32
+SIGNATURE_BYTES = 16
+MAX_TOKEN_LENGTH = 1_000
 
 Position = Sequence[Any]
 
@@ -64,7 +64,8 @@ class PageTokens:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except ValueError:
             raise error from None
-        signature, content = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
+        signature = data[:SIGNATURE_BYTES]
+        content = data[SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._signature(content)):
             raise error
         return content

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from onetool.bundles import listing, rules, store_errors
 from onetool.bundles.builtins import BuiltIns
@@ -24,10 +24,10 @@ from onetool.errors import ToolError
 from onetool.stats.database import StatisticsDatabase
 
 T = TypeVar("T")
-RESTORE_PERIOD: Final = timedelta(days=2)
+RESTORE_PERIOD = timedelta(days=2)
 
 
-MAX_NAMES: Final = 500  # in one statement
+MAX_NAMES = 500  # in one statement
 
 
 class StoredToolUsage(NamedTuple):

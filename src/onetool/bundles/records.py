@@ -5,9 +5,8 @@ not the content of schemas and requests: their errors are reported when the tool
 """
 
 import json
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -31,10 +30,10 @@ from onetool.bundles.model import (
 )
 from onetool.core.schema import ANY_OBJECT
 from onetool.util.versioning import UPGRADE
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
-SCHEMA_VERSION: Final = 1
-MAX_FILE_BYTES: Final = 1 << 20
+SCHEMA_VERSION = 1
+MAX_FILE_BYTES = 1 << 20
 
 
 class Unreadable(Exception):
@@ -147,7 +146,7 @@ class ToolFile(_File):
         return self
 
 
-def parse_tool(body: str, extra: Mapping[str, Any]) -> StoredTool:
+def parse_tool(body: str, extra: JsonMapping) -> StoredTool:
     """Return the tool in this row of the index. `extra` are fields from elsewhere: its bundle and its call count."""
     data: JsonObject = json.loads(body)
     data.pop("schemaVersion")

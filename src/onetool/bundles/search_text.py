@@ -4,13 +4,12 @@ The fields are in the order in which matches count: slug, display name, tags, de
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from onetool.bundles.records import ToolFile
 from onetool.search import SearchDocument
 from onetool.search.words import HIDDEN, fold, squeeze, words
 
-MAX_INDEXED_LENGTH: Final = 4_000  # of a description
+MAX_INDEXED_LENGTH = 4_000  # of a description
 
 
 def list_words(tool: ToolFile, bundle: tuple[str, str]) -> list[list[str]]:

@@ -40,6 +40,7 @@ from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
 from onetool.util.sanitize import clean, clean_schema
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend
@@ -86,7 +87,10 @@ class BundleSource(ToolSource):
         sign_ins: SignIns,
         state: Callable[[], State],
     ) -> None:
-        self._registry, self._net, self._media, self._sign_ins = registry, net, media, sign_ins
+        self._registry = registry
+        self._net = net
+        self._media = media
+        self._sign_ins = sign_ins
         self._get_state = state
         self.held: Mapping[str, Tool] = {}
         self._rates: CallRates | None = None
@@ -117,7 +121,8 @@ class BundleSource(ToolSource):
         self._store_options = options
         self._building = None
         self._rates = state.call_rates(directory)
-        old, self._store = self._store, None
+        old = self._store
+        self._store = None
         if old is not None:
             self._closing_stores.start(anyio.to_thread.run_sync(old.close))
 
@@ -150,7 +155,8 @@ class BundleSource(ToolSource):
     async def close(self) -> None:
         """Close the store. What an index being built has so far is kept for the next process."""
         await self._closing_stores.wait()
-        building, self._building = self._building, None
+        building = self._building
+        self._building = None
         if self._store is not None:
             await anyio.to_thread.run_sync(self._store.close)
         if building is not None:
@@ -192,7 +198,8 @@ class BundleSource(ToolSource):
 
     def _read_packs(self) -> bool:
         """Return whether there is an index to read."""
-        store, store_options = self.store, self._store_options
+        store = self.store
+        store_options = self._store_options
         if not store.is_indexed:
             return False
         if (version := store.version()) != self.version:
@@ -211,8 +218,10 @@ class BundleSource(ToolSource):
             elif pack.is_empty:
                 unusable |= dict.fromkeys((pack.slug, name), Problem(f"bundle {pack.slug} has no tools"))
         if packs != self.packs:
-            self.packs, self._usable = packs, packs.keys() - unusable.keys()
-        self._unusable, self.version = unusable, version
+            self.packs = packs
+            self._usable = packs.keys() - unusable.keys()
+        self._unusable = unusable
+        self.version = version
 
     def problems(self) -> Mapping[str, Problem]:
         conflicts = {name: _describe_conflict(self.packs[name].slug) for name in self._find_conflicts()}
@@ -289,7 +298,8 @@ class BundleSource(ToolSource):
         return 0 if stored is None else self._counted[1].get(stored.id, (0, 0))[enabled]
 
     def list_bundles(self) -> "list[Bundle]":
-        bundles, token = [], None
+        bundles = []
+        token = None
         while True:
             page = self.store.list_bundles(include_disabled=True, size=PAGE_SIZE, token=token)
             bundles += page.items
@@ -506,7 +516,8 @@ def _read_effects(impl: "JsonObject | None") -> tuple[frozenset[Effect], bool, f
     steps = impl.get("steps")
     requests = [impl, *(each for each in (steps if isinstance(steps, list) else ()) if isinstance(each, Mapping))]
     methods = {str(request.get("method")).upper() for request in requests}
-    options, text = impl.get("response"), json.dumps(impl, default=str)
+    options = impl.get("response")
+    text = json.dumps(impl, default=str)
     saves = isinstance(options, Mapping) and bool(options.get("saveTo"))
     kind = Effect.READ if methods <= SAFE_METHODS and not saves else Effect.WRITE
     is_private = any(mark in text for mark in ("${secret:", "${file:", '"auth":', '"hmac":', "uthorization"))
@@ -534,13 +545,15 @@ class _LazyBackend:
     """A backend that is created at the first call: most tools of a large bundle are never called."""
 
     def __init__(self, make: Callable[[], Backend], impl: "JsonObject", accounts: tuple[str, ...]) -> None:
-        self._make, self._impl, self.accounts = make, impl, accounts
+        self._make = make
+        self._impl = impl
+        self.accounts = accounts
         self._made: Backend | None = None
 
     def identify(self, _tool: Tool) -> Any:
         return self._impl
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         if self._made is None:
             self._made = self._make()
         return await self._made.invoke(tool, args, context)
@@ -561,7 +574,7 @@ class _FunctionBackend:
     def identify(self, _tool: Tool) -> Any:
         return self._function
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         result: Result = await context.bus.call_tool(self._function, args, context)
         if isinstance(result.error, ToolNotFound) and context.bus.registry.get(self._function) is None:
             raise ToolError(f"{tool.name} is disabled: {_missing_function_reason(self._function)}")

@@ -12,7 +12,6 @@ from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from threading import Event
-from typing import Final
 
 from onetool.bundles import filesystem
 from onetool.bundles.bundle_index import (
@@ -31,8 +30,8 @@ from onetool.bundles.rules import unavailable
 from onetool.search.index import index_rows
 from onetool.util.problem import Problem, storage_problem
 
-BATCH_FILES: Final = 5_000  # files whose rows are committed together
-STORE_FILES: Final = {"builtins.json"}  # next to the directories of bundles
+BATCH_FILES = 5_000  # files whose rows are committed together
+STORE_FILES = {"builtins.json"}  # next to the directories of bundles
 
 
 class IndexSync:

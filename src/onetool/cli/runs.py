@@ -68,7 +68,8 @@ def main(options: argparse.Namespace) -> int:
         print("No runs are recorded, or none matches.")
     for run in [] if as_json else runs:
         first = next((line for line in run["code"].splitlines() if line.strip()), "")
-        counted, duration = pluralize(run["calls"], "call"), _format_duration(run["duration_ms"])
+        counted = pluralize(run["calls"], "call")
+        duration = _format_duration(run["duration_ms"])
         print(
             f"{run['run']}  {run['started']}  {run['state']:11} {duration}  agent {run['agent']}, {counted}  ", end=""
         )
@@ -224,7 +225,8 @@ def _describe_recorded(found: "RunWithValues") -> "Iterator[str]":
     from onetool.stats.details import StoredValues
     from onetool.util.invisible import escape_invisible
 
-    run, own = found.run, found.values.get(0, StoredValues())
+    run = found.run
+    own = found.values.get(0, StoredValues())
     line = _describe_record(run)
     yield f"{run.run_id}  {line['state']}{': ' if run.error_type else ''}{run.error_type or ''}"
     actor = f"{run.actor}, " if run.actor else ""

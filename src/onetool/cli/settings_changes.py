@@ -57,7 +57,8 @@ class SettingsCommand:
 
     def open_editor(self) -> "SettingsEditor":
         """Return an editor of the settings files, or of the settings in the store."""
-        files, self._files = self._files, None
+        files = self._files
+        self._files = None
         return self._state.settings.open_editor(self.loaded.directories, os.environ, files)
 
     @property
@@ -68,7 +69,8 @@ class SettingsCommand:
     def edit(self, plan: "Plan", get_notes: Callable[[], Sequence[str]] = tuple, **more: Any) -> int:
         """Make an edit unless it is a dry run, and print the difference. `get_notes` is called after `plan`."""
         planned, entry, _ = self.make_edit(plan)
-        change_id, notes = None if entry is None else entry.id, list(get_notes())
+        change_id = None if entry is None else entry.id
+        notes = list(get_notes())
         if self._options.json:
             print_json({"id": change_id, "difference": planned.difference, "notes": notes, **more})
             return 0

@@ -6,10 +6,11 @@ import os
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.terminal import print_notices
 from onetool.paths import find_directories
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.transports.http.token_changes import TokenChanges
@@ -111,7 +112,7 @@ def _list(changes: "TokenChanges", options: argparse.Namespace) -> int:
     return 0
 
 
-def _format_row(token: dict[str, Any]) -> tuple[str, ...]:
+def _format_row(token: JsonObject) -> tuple[str, ...]:
     variable = f" (${token['token_env']})" if "token_env" in token else ""
     expires = f"{token['expires'] or 'never'}{' (expired)' if token['is_expired'] else ''}"
     names = f"{token['name']}{variable}", token["agent"], token["scope"]

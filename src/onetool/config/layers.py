@@ -6,11 +6,11 @@ All errors are collected, with file and line and without secrets. Nothing is wri
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import Any
 
 from onetool import paths
 from onetool.config.contents import SettingsContents
@@ -20,15 +20,17 @@ from onetool.paths import Directories
 from onetool.util import yaml_loader
 from onetool.util.problem import Location, Problem
 from onetool.util.versioning import NewerVersion, check_version
+from onetool_child.json_types import JsonMapping, JsonObject
 
-VERSION_KEY: Final = "version"
+VERSION_KEY = "version"
 # Sections that a project cannot set. See also `_list_user_keys`.
 USER_KEYS = ("approvals", "audit", "auth", "bundle_secrets", "daemon", "llm", "store")
 # Names of the settings in the store of the state, which are not files. The paths of files are absolute.
-STORED_CONFIG, STORED_SECRETS = Path("store") / paths.CONFIG, Path("store") / paths.SECRETS
+STORED_CONFIG = Path("store") / paths.CONFIG
+STORED_SECRETS = Path("store") / paths.SECRETS
 # Sections with entries that replicas share. Everything else belongs to a machine, or is read before the store is open.
 STORED_SECTIONS = ("agents", "bundle_secrets", "http", "servers")
-QUOTE: Final = "put it in quotes"
+QUOTE = "put it in quotes"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_VALUE_LENGTH = 60
 
@@ -37,7 +39,7 @@ _MAX_VALUE_LENGTH = 60
 class Part:
     """The data of one file or variable, with the location of each key."""
 
-    data: Mapping[str, Any]
+    data: JsonMapping
     where: Callable[[Loc], Location]
     directory: Path
 
@@ -142,7 +144,8 @@ class LayerReader:
 
     def _reject_user_keys(self, document: yaml_loader.YamlDocument, directory: Path) -> Iterator[str]:
         """Report and yield the keys that a project cannot set. A file that the user named is not a project's."""
-        user, named = self._directories.user, self._directories.config_file
+        user = self._directories.user
+        named = self._directories.config_file
         if directory == user or self._directories.config_path(directory) == named:
             return
         for loc in _list_user_keys(document.data):
@@ -220,7 +223,7 @@ def _place_over(parts: Iterable[Part], above: Part) -> list[Part]:
     """Return the parts with another one, whose entries of sections replace theirs. None removes an entry."""
     sections = {name: entries for name, entries in above.data.items() if isinstance(entries, dict)}
 
-    def uncover(data: Mapping[str, Any]) -> dict[str, Any]:
+    def uncover(data: JsonMapping) -> JsonObject:
         return {
             name: {key: each for key, each in entries.items() if key not in sections.get(name, ())}
             if isinstance(entries, dict)

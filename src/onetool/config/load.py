@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -48,6 +48,7 @@ from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords
 from onetool.util.text import suggestion_hint
 from onetool.util.validation_text import describe_problem
+from onetool_child.json_types import JsonMapping, JsonObject
 
 _PREFIX = "ONETOOL_"
 # `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
@@ -63,7 +64,7 @@ _NO_OVERRIDES = frozenset(
     }
 )
 _OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
-UNSET: Final = "unset"  # the code of errors about references to secrets and variables that are not set
+UNSET = "unset"  # the code of errors about references to secrets and variables that are not set
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
@@ -73,8 +74,11 @@ _MIN_SIMILARITY = 70
 _MAX_REMOVALS = 100
 _MAX_PROBLEMS = 100  # of values, in one error
 
-_INTEGER, _NUMBER, _BOOLEAN = "must be an integer", "must be a number", "must be true or false"
-_LIST, _MAPPING = "must be a list such as [a, b]", "must be a mapping (`key: value`)"
+_INTEGER = "must be an integer"
+_NUMBER = "must be a number"
+_BOOLEAN = "must be true or false"
+_LIST = "must be a list such as [a, b]"
+_MAPPING = "must be a mapping (`key: value`)"
 _ECHOING_PHRASES = {
     "literal_error": "must be {expected}",
     "greater_than": "must be greater than {gt}",
@@ -127,7 +131,7 @@ class Loaded:
     project_approvals: frozenset[str] = frozenset()  # agents whose `approvals.via` a project sets
     snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)  # of the client
-    agents: Mapping[str, Any] = field(default_factory=dict)  # as written, with references instead of their values
+    agents: JsonMapping = field(default_factory=dict)  # as written, with references instead of their values
     references: Mapping[str, Sequence[Loc]] = field(default_factory=dict)  # to secrets and variables, by name
 
     @property
@@ -267,7 +271,8 @@ class _Merged:
             data: Any = yaml_loader.read(text, str(place)).data if text.strip() else text
         except _UnknownKeyError as error:
             # Another program may use a name such as ONETOOL_X; only names with two underscores are surely settings.
-            message, is_ours = f"{place}: {error.message}", len(segments) > 1
+            message = f"{place}: {error.message}"
+            is_ours = len(segments) > 1
             if is_ours:
                 self.errors.append(Problem(message, error.hint, place))
             else:
@@ -281,7 +286,7 @@ class _Merged:
 
     def substitute(
         self, secrets: Callable[[Path], Mapping[str, str]], env: Mapping[str, str], report_missing: bool
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Replace references by values; a layer sees only its own secrets and those of the user."""
 
         def resolve(reference: re.Match[str], loc: Loc) -> str:
@@ -302,7 +307,7 @@ class _Merged:
             for key, value in self._raw.items()
         }
 
-    def validate(self, data: dict[str, Any]) -> Settings:
+    def validate(self, data: JsonObject) -> Settings:
         """Return the settings without invalid values; a server with an invalid value is left out."""
         settings, errors = _validate(data)
         own_errors = [error for error in errors if error["loc"] not in self._unresolved]
@@ -321,7 +326,7 @@ class _Merged:
         return settings
 
     @property
-    def written_agents(self) -> Mapping[str, Any]:
+    def written_agents(self) -> JsonMapping:
         agents = self._raw.get("agents")
         return agents if isinstance(agents, dict) else {}
 
@@ -359,7 +364,7 @@ class _Merged:
         place = self.locate(loc)
         self.errors.append(Problem(f"{place}: {format_path(loc)} {reason}", hint, place, code))
 
-    def _phrase(self, kind: str, loc: Loc, error: Mapping[str, Any]) -> tuple[str, str]:
+    def _phrase(self, kind: str, loc: Loc, error: JsonMapping) -> tuple[str, str]:
         """Return the reason and a hint."""
         if kind == "extra_forbidden":
             return _describe_unknown_key(str(loc[-1]), known_keys(kind_at(loc[:-1])))
@@ -370,14 +375,14 @@ class _Merged:
         return f"{phrase}, not {shorten(value)}" if echo else phrase, QUOTE if kind == "string_type" else ""
 
 
-def _validate(data: dict[str, Any]) -> tuple[Settings | None, list[Any]]:
+def _validate(data: JsonObject) -> tuple[Settings | None, list[Any]]:
     try:
         return Settings.model_validate(data), []
     except ValidationError as error:
         return None, list(error.errors(include_url=False, include_input=False))
 
 
-def _keep_valid(data: dict[str, Any], unresolved: Iterable[Loc]) -> Settings:
+def _keep_valid(data: JsonObject, unresolved: Iterable[Loc]) -> Settings:
     """Return the settings without invalid values, removed one at a time because one error may cause others."""
     for loc in sorted(set(map(_smallest_unit, unresolved)), key=str):
         data = _remove(data, loc)
@@ -396,18 +401,19 @@ def _smallest_unit(loc: Loc) -> Loc:
 
 def _remove(data: Any, loc: Loc) -> Any:
     """Return a copy without the value at this path, or without the nearest existing parent."""
-    key, inner = loc[0], loc[1 : depth(data, loc)]
+    key = loc[0]
+    inner = loc[1 : depth(data, loc)]
     return {name: _remove(each, inner) if name == key else each for name, each in data.items() if name != key or inner}
 
 
-def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
+def _merge(layers: Iterable[JsonMapping]) -> JsonObject:
+    merged: JsonObject = {}
     for layer in layers:
         merged = _overlay(merged, layer)
     return merged
 
 
-def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _overlay(below: JsonMapping, above: JsonMapping) -> JsonObject:
     result = dict(below)
     for key, value in above.items():
         old = result.get(key)
@@ -464,9 +470,10 @@ def _resolve_reference(reference: re.Match[str], secrets: Mapping[str, str], env
     return str(default)
 
 
-def _resolve_tools_dir(data: dict[str, Any], merged: _Merged, directories: Directories) -> dict[str, Any]:
+def _resolve_tools_dir(data: JsonObject, merged: _Merged, directories: Directories) -> JsonObject:
     """Resolve `tools_dir` relative to the file that sets it."""
-    part, entries = merged.find_part(("tools_dir",)), data.get("tools_dir")
+    part = merged.find_part(("tools_dir",))
+    entries = data.get("tools_dir")
     if part is None or not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         return data
     placed = [str(paths.resolve_path(entry, part.directory, directories.home)) if entry else entry for entry in entries]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
 
 from onetool.config.contents import SettingsContents, stamp_files
 from onetool.config.layers import STORED_CONFIG, STORED_SECRETS, STORED_SECTIONS
@@ -23,8 +22,9 @@ from onetool.paths import FOLDER, Directories, find_directories, is_directory
 from onetool.state.storage import NOTHING_STORED, SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
+from onetool_child.json_types import JsonMapping, JsonObject
 
-RESTORE: Final = "restore it, or run `onetool reload` to continue without it"
+RESTORE = "restore it, or run `onetool reload` to continue without it"
 
 
 def read_settings(
@@ -41,7 +41,7 @@ def examine_settings(
     return examine(find_directories(env, cwd, config_file, home or Path.home()), env)
 
 
-def validate_settings(values: Mapping[str, Any]) -> Settings:
+def validate_settings(values: JsonMapping) -> Settings:
     """Return the settings that a program passed as a mapping; raise ConfigError if they are invalid."""
     from pydantic import ValidationError
 
@@ -258,13 +258,14 @@ def compare_stored(old: StoredSettings, new: StoredSettings) -> dict[str, set[st
     before, after = (_parse_sections(each.text) for each in (old, new))
 
     def find_changes(section: str) -> set[str]:
-        one, other = before[section], after[section]
+        one = before[section]
+        other = after[section]
         return {name for name in {**one, **other} if one.get(name, ...) != other.get(name, ...)}
 
     return {section: find_changes(section) for section in STORED_SECTIONS}
 
 
-def _parse_sections(text: str) -> dict[str, dict[str, Any]]:
+def _parse_sections(text: str) -> dict[str, JsonObject]:
     try:
         data = yaml_loader.read(text, str(STORED_CONFIG)).data
     except ConfigError:
@@ -286,7 +287,7 @@ def deny(
     With `denies_hosts`, no host is allowed.
     """
     settings = loaded.settings
-    changed: dict[str, Any] = {
+    changed: JsonObject = {
         "agents": {
             name: agent.model_copy(update={"permissions": frozenset(), "tools": ()}) if name in agents else agent
             for name, agent in settings.agents.items()

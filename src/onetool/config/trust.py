@@ -24,6 +24,7 @@ from onetool.util.locks import locked
 from onetool.util.problem import UNTRUSTED, Location, Problem, storage_problem
 from onetool.util.storage_errors import storage_error
 from onetool.util.versioning import NewerVersion, check_version
+from onetool_child.json_types import JsonMapping, JsonObject
 
 VERSION = 1
 VARIABLE = "ONETOOL_TRUST"
@@ -41,7 +42,7 @@ LINKED_FROM = ("tools", "bundles", "cache", "logs", "stats")
 GRANTS = frozenset({"hosts", "permissions", "tools"})
 ALLOWED = frozenset({("http", "allowedHosts"), ("tools_dir",)})
 # The data of each settings file by its name, and the names of extension files. The data of an invalid file is a string.
-Snapshot = Mapping[str, Any]
+Snapshot = JsonMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +146,14 @@ def changes_since_trusted(project: Path, user_directory: Path) -> list[Change] |
     return None if record is None else _find_changes(record, project, user_directory.parent)
 
 
-def make_record(project: Path, user_directory: Path, files: SettingsContents | None = None) -> Mapping[str, Any]:
+def make_record(project: Path, user_directory: Path, files: SettingsContents | None = None) -> JsonMapping:
     """Return the record of the current content of a directory, or of these settings files."""
     if link := find_outside_link(project):
         raise ToolError(f"cannot trust {project}: {link[0]}", hint=link[1])
     return {"facts": take_snapshot(project, user_directory.parent, files=files)}
 
 
-def trust(project: Path, user_directory: Path, record: Mapping[str, Any] | None = None) -> None:
+def trust(project: Path, user_directory: Path, record: JsonMapping | None = None) -> None:
     """Store the record of a directory, or a record of its current content."""
     TrustFile(user_directory).put(_store_key(project), record or make_record(project, user_directory))
 
@@ -188,7 +189,7 @@ def take_snapshot(
     `before` names the directories of extension files while the settings file is invalid.
     """
     files = files or SettingsContents()
-    snapshot: dict[str, Any] = {}
+    snapshot: JsonObject = {}
     config = _read_file(project / paths.CONFIG, files)
     if isinstance(config, dict):
         snapshot[paths.CONFIG] = _select_reviewed(config, project.parent, home)
@@ -212,7 +213,7 @@ def _read_file(file: Path, files: SettingsContents) -> Any:
     return data if data is None or isinstance(data, dict) else f"{file} is not a mapping"
 
 
-def _select_reviewed(config: Mapping[str, Any], project: Path, home: Path) -> dict[str, Any]:
+def _select_reviewed(config: JsonMapping, project: Path, home: Path) -> JsonObject:
     """Return the settings to review. Tools may read the directories of `projects`, so those outside are among them."""
     reviewed = {key: value for key, value in config.items() if key not in PRESENTATIONAL}
     projects = config.get("projects")
@@ -252,7 +253,7 @@ def find_outside_link(project: Path) -> tuple[str, str] | None:
 
 
 def _find_changes(
-    record: Mapping[str, Any], project: Path, home: Path, files: SettingsContents | None = None
+    record: JsonMapping, project: Path, home: Path, files: SettingsContents | None = None
 ) -> list[Change]:
     facts = record.get("facts")
     if not isinstance(facts, dict):
@@ -342,10 +343,10 @@ class TrustFile:
         self._file = user_directory / TRUST_FILE
         self.problems: tuple[Problem, ...] = ()
 
-    def get(self, project: str) -> Mapping[str, Any] | None:
+    def get(self, project: str) -> JsonMapping | None:
         return self._read().get(project)
 
-    def put(self, project: str, record: Mapping[str, Any]) -> None:
+    def put(self, project: str, record: JsonMapping) -> None:
         with self._writing() as known:
             known[project] = record
 
@@ -353,7 +354,7 @@ class TrustFile:
         with self._writing() as known:
             return known.pop(project, None) is not None
 
-    def _read(self) -> dict[str, Mapping[str, Any]]:
+    def _read(self) -> dict[str, JsonMapping]:
         """Return the records by directory. Raise if a newer OneTool wrote the file."""
         self.problems = ()
         try:
@@ -372,7 +373,7 @@ class TrustFile:
         return {}
 
     @contextmanager
-    def _writing(self) -> Iterator[dict[str, Mapping[str, Any]]]:
+    def _writing(self) -> Iterator[dict[str, JsonMapping]]:
         """Lock the file, yield the records for changes, and write them."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

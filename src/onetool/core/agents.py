@@ -19,6 +19,7 @@ from onetool.errors import ToolError
 from onetool.paths import Directories, resolve_path
 from onetool.stats.tokens import count_tokens
 from onetool.util.problem import UNTRUSTED
+from onetool_child.json_types import JsonMapping
 
 DEFAULT = "default"
 CLIENT_WAYS = frozenset({"client", "app"})  # where the client answers, which could do so by itself
@@ -86,7 +87,8 @@ class Agents:
     def _find(self, name: str) -> Agent:
         known = self._settings.agents
         if name not in known:
-            ignored, message = self._ignored, f"unknown agent {name!r}: expected {', '.join(sorted(known))}"
+            ignored = self._ignored
+            message = f"unknown agent {name!r}: expected {', '.join(sorted(known))}"
             raise ToolError(f"{message}. {ignored.message}", hint=ignored.hint) if ignored else ToolError(message)
         return known[name]
 
@@ -112,7 +114,7 @@ def _limits(budgets: Budgets) -> Limits:
 
 def _sandbox(
     sandbox: Sandbox, directories: Directories, projects: Mapping[str, str], protection: Protection
-) -> Mapping[str, Any]:
+) -> JsonMapping:
     """Return the file access rules of a context. Files that OneTool loads or stores are always protected."""
     return {
         "enabled": sandbox.enabled,

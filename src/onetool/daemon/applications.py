@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
 from onetool.app import OneTool
 from onetool.config.model import Settings, needs_own_application
@@ -16,9 +15,10 @@ from onetool.transports.fair_queue import Bounds, FairQueue
 from onetool.transports.mcp.exposed_tools import check as check_exposed
 from onetool.transports.mcp.mcp_server import OneToolServer
 from onetool.transports.settings_watcher import watching
+from onetool_child.json_types import JsonObject
 
-BOUNDS: Final = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients, and of each client
-LINGER_SECONDS: Final = 1.0  # after its last client, because the next command may follow at once
+BOUNDS = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients, and of each client
+LINGER_SECONDS = 1.0  # after its last client, because the next command may follow at once
 
 
 @dataclass(eq=False, slots=True)
@@ -46,7 +46,7 @@ class Application:
         """Return whether a client of this place with these variables can share it."""
         return self.is_open and self.is_shared and self.environment.matches(environment)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         servers = self.app.servers.connected_names
         workers = self.app.extensions.states
         return {
@@ -69,7 +69,7 @@ class Applications:
         self._listeners: list[Callable[[OneTool], object]] = []
         self.settings: Settings | None = None  # of the last application that was opened
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[JsonObject]:
         return [each.describe() for each in self._open if each.is_open]
 
     def list_apps(self) -> list[OneTool]:

@@ -6,7 +6,7 @@ The command line and REST make their edits with `make_edit`.
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -17,8 +17,8 @@ from onetool.editing.planned_edit import EditConflict, PlannedEdit
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.state.audit import AuditLog
 
-MAX_ATTEMPTS: Final = 30  # each one that fails is an edit of somebody else that succeeded
-MAX_WAIT_SECONDS: Final = 0.1
+MAX_ATTEMPTS = 30  # each one that fails is an edit of somebody else that succeeded
+MAX_WAIT_SECONDS = 0.1
 T = TypeVar("T")
 Plan = Callable[[SettingsEditor], PlannedEdit]
 

@@ -7,11 +7,11 @@ files. The history of settings in a store is in the store.
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
 from onetool.util import atomic
@@ -19,15 +19,16 @@ from onetool.util.locks import locked
 from onetool.util.problem import STORAGE, Location
 from onetool.util.time_format import in_utc
 from onetool.util.versioning import check_version
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.state.storage import EditableSettings
 
-LOCK: Final = "onetool.yaml.lock"  # of the settings files of a user
-FILE: Final = "settings-history.json"
-VERSION: Final = 1
-MAX_ENTRIES: Final = 50
-MAX_BYTES: Final = 8 << 20
+LOCK = "onetool.yaml.lock"  # of the settings files of a user
+FILE = "settings-history.json"
+VERSION = 1
+MAX_ENTRIES = 50
+MAX_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ def _parse_history(text: str, source: Path | str) -> list[HistoryEntry]:
 
 
 def _unreadable(source: Path | str, error: Exception) -> ToolError:
-    place, hint = Location(str(source)), "fix it, or delete it to begin a new history"
+    place = Location(str(source))
+    hint = "fix it, or delete it to begin a new history"
     return ToolError(f"cannot read {source}: {error}", hint=hint, location=place, code=STORAGE)
 
 
@@ -166,7 +168,7 @@ def _render_history(entries: Sequence[HistoryEntry]) -> str:
     return text
 
 
-def _parse_entry(data: Mapping[str, Any]) -> HistoryEntry:
+def _parse_entry(data: JsonMapping) -> HistoryEntry:
     lists = {name: tuple(data[name]) for name in ("names", "secrets")}
     files = tuple(EditedFile(**each) for each in data["files"])
     items = tuple(EditedItem(**each) for each in data["items"])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from onetool.clients import text_files, yaml_edit
 from onetool.clients.text_files import TextFile
@@ -20,11 +20,12 @@ from onetool.util.invisible import find_in_name
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping
 
-MAX_NAME_CHARS: Final = 100
-MAX_VALUE_BYTES: Final = 64 << 10  # of an entry or a secret
-MAX_STORED_BYTES: Final = 4 << 20  # of all entries or secrets in a store, which every replica reads
-SECRET_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
+MAX_NAME_CHARS = 100
+MAX_VALUE_BYTES = 64 << 10  # of an entry or a secret
+MAX_STORED_BYTES = 4 << 20  # of all entries or secrets in a store, which every replica reads
+SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 
 
 class EditConflict(ToolError):
@@ -148,7 +149,7 @@ def describe_difference(
     return "\n".join(parts)
 
 
-def _list_token_hashes(data: Mapping[str, Any]) -> list[str]:
+def _list_token_hashes(data: JsonMapping) -> list[str]:
     """Return the hashes of tokens, which may be on lines beside a change."""
     auth = data.get("auth")
     tokens = auth.get("tokens") if isinstance(auth, dict) else None

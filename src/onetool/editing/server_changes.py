@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
 
 import onetool.tools
 from onetool.clients import yaml_edit
@@ -16,11 +15,12 @@ from onetool.editing.planned_edit import ItemChange, PlannedEdit
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
 from onetool.paths import Directories
+from onetool_child.json_types import JsonMapping, JsonObject
 
-SERVERS: Final = "servers"
-MAX_SERVERS: Final = 100
+SERVERS = "servers"
+MAX_SERVERS = 100
 # Settings that clients have too, whose secrets are moved. Clients spell `timeout` in milliseconds.
-LAUNCH_KEYS: Final = frozenset({"command", "args", "env", "cwd", "url", "headers", "transport"})
+LAUNCH_KEYS = frozenset({"command", "args", "env", "cwd", "url", "headers", "transport"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def read_target(
 ) -> ImportTarget:
     """Return the state of a settings directory, or of the store that the editor edits, before an import."""
     editor = editor or SettingsEditor(directories, env)
-    servers: dict[str, Any] = {}
+    servers: JsonObject = {}
     known: dict[str, str] = {}
     for config, secrets in editor.list_layers(directory):
         file = editor.read_file(config)
@@ -52,7 +52,8 @@ def read_target(
         servers |= found
         values = yaml_edit.parse_mapping(editor.read_file(secrets).text, str(secrets), typed=False)
         known |= {name: value for name, value in values.items() if isinstance(value, str)}
-    packs, home = list_builtin_packs(), directories.home
+    packs = list_builtin_packs()
+    home = directories.home
     return ImportTarget(servers, known, packs, env, directories.working_dir, home, editor.is_users(directory))
 
 
@@ -66,7 +67,9 @@ class ServerChanges:
         env: Mapping[str, str],
         directory: Path | None = None,
     ) -> None:
-        self._editor, self._directories, self._env = editor, directories, env
+        self._editor = editor
+        self._directories = directories
+        self._env = env
         self._directory = directory or directories.data
 
     def plan_pasted(self, text: str) -> PlannedServers:
@@ -74,7 +77,7 @@ class ServerChanges:
         file = TextFile(Path("the pasted text"), text.encode("utf-8", "replace"), text)
         return self.plan_import([read_servers(file, self._directories.working_dir)])
 
-    def plan_new(self, name: str, settings: Mapping[str, Any]) -> PlannedServers:
+    def plan_new(self, name: str, settings: JsonMapping) -> PlannedServers:
         """Plan to add one server with these settings."""
         self._check_new(name)
         launch = {key: value for key, value in settings.items() if key in LAUNCH_KEYS}
@@ -82,7 +85,7 @@ class ServerChanges:
         return self.plan_import([found], {key: value for key, value in settings.items() if key not in LAUNCH_KEYS})
 
     def plan_import(
-        self, found: list[ClientServers], rest: Mapping[str, Any] | None = None, *, inline_secrets: bool = False
+        self, found: list[ClientServers], rest: JsonMapping | None = None, *, inline_secrets: bool = False
     ) -> PlannedServers:
         """Plan to add the servers of clients. With `rest`, further settings of the only one, it must be new."""
         count = sum(len(each.servers) for each in found)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from onetool import paths
 from onetool.clients import text_files, yaml_edit
@@ -39,10 +39,11 @@ from onetool.state.storage import NOTHING_STORED, StoredSettings
 from onetool.util.locks import locked
 from onetool.util.redact import Redactor
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
-AGENTS: Final = "agents"
-Document = tuple[TextFile, dict[str, Any], tuple[str, ...]]  # a file, its data, and the path of an entry in it
-FILE_KEYS: Final = ("name", "version")  # of the file of an agent, which are not settings of the agent
+AGENTS = "agents"
+Document = tuple[TextFile, JsonObject, tuple[str, ...]]  # a file, its data, and the path of an entry in it
+FILE_KEYS = ("name", "version")  # of the file of an agent, which are not settings of the agent
 
 
 class SettingsEditor:
@@ -115,7 +116,7 @@ class SettingsEditor:
         is_users = section in USER_KEYS and self._directories.config_file is None
         return SettingsItem(section, name, self.get_config(self._directories.user if is_users else directory), None)
 
-    def _hides_files(self, _file: TextFile, _data: Mapping[str, Any], _section: str, _name: str) -> bool:
+    def _hides_files(self, _file: TextFile, _data: JsonMapping, _section: str, _name: str) -> bool:
         """Return whether a document says that there is no such entry, whatever the next ones say."""
         return False
 
@@ -204,7 +205,8 @@ class SettingsEditor:
         return item.file
 
     def _change_text(self, text: str, item: SettingsItem, change: ItemChange) -> str:
-        source, is_own_file = str(item.file), self._is_agent_file(item)
+        source = str(item.file)
+        is_own_file = self._is_agent_file(item)
         if change.value is None:
             if is_own_file:
                 raise ToolError(f"agent {quote(change.name)} is the file {item.file}", hint="delete the file")
@@ -320,7 +322,7 @@ class SettingsEditor:
         return project
 
 
-def has_entry(data: Mapping[str, Any], section: str, name: str) -> bool:
+def has_entry(data: JsonMapping, section: str, name: str) -> bool:
     entries = data.get(section)
     return isinstance(entries, dict) and name in entries
 

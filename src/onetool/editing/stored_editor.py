@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
 
 from onetool import paths
 from onetool.clients import yaml_edit
@@ -16,8 +15,9 @@ from onetool.editing.settings_editor import Document, SettingsEditor, has_entry
 from onetool.errors import ToolError
 from onetool.paths import Directories
 from onetool.state.storage import EditableSettings, StoredSettings
+from onetool_child.json_types import JsonMapping
 
-STORED: Final = frozenset({STORED_CONFIG, STORED_SECRETS})
+STORED = frozenset({STORED_CONFIG, STORED_SECRETS})
 
 
 class StoredSettingsEditor(SettingsEditor):
@@ -72,7 +72,7 @@ class StoredSettingsEditor(SettingsEditor):
         super()._forget()
         self._stored = None
 
-    def _hides_files(self, file: TextFile, data: Mapping[str, Any], section: str, name: str) -> bool:
+    def _hides_files(self, file: TextFile, data: JsonMapping, section: str, name: str) -> bool:
         return file.path == STORED_CONFIG and has_entry(data, section, name)
 
     def _list_documents(self, section: str, name: str) -> Iterator[Document]:

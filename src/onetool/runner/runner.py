@@ -89,7 +89,8 @@ class Runner:
         channel.emit("start", context.correlation_id)
         live = self._presenter.open_stream(output)
         sanitize: object = None
-        snippet, line = "", None
+        snippet = ""
+        line = None
         try:
             code = await run_in_thread_if(
                 isinstance(command, str) and len(command) > LONG_CODE_CHARS, partial(self._extract_code, command)
@@ -110,17 +111,22 @@ class Runner:
             if error.data.get("class") == "SyntaxError" and not snippet and (hint := fence_processor.find_hint(code)):
                 error.data["hint"] = hint
             await self._discover_suspects(error.data)
-            registry, known = self.bus.registry, self.settings.snippets
+            registry = self.bus.registry
+            known = self.settings.snippets
             render = partial(explain.render_failure, error.data, output.calls, registry, snippet, known)
             store_names = partial(self._presenter.store_names, context)
             # It may compare an unknown name with all others.
             text = await anyio.to_thread.run_sync(
                 partial(render, store_names=store_names, call_error=output.call_error)
             )
-            kind, sanitize = str(error.data.get("type")), error.data.get("sanitize")
-            data, line = error.data, None if snippet else error.data.get("line")
+            kind = str(error.data.get("type"))
+            sanitize = error.data.get("sanitize")
+            data = error.data
+            line = None if snippet else error.data.get("line")
         except ToolError as error:
-            text, kind, data = explain.render_error(error, output.calls), error_type(error), describe(error)
+            text = explain.render_error(error, output.calls)
+            kind = error_type(error)
+            data = describe(error)
         await live.end()
         return await self._presenter.render_failure(
             output, text, kind, context, sanitize=sanitize, error=data, line=line
@@ -149,7 +155,8 @@ class Runner:
         return fence_processor.strip(command)
 
     def _check_length(self, code: str) -> None:
-        size, limit = len(code.encode("utf-8", "surrogatepass")), self.settings.execution.max_command_bytes
+        size = len(code.encode("utf-8", "surrogatepass"))
+        limit = self.settings.execution.max_command_bytes
         if size > limit:
             raise ToolError(
                 f"the command has {size} bytes, the limit is {limit}",
@@ -228,8 +235,10 @@ class _Host:
         if context.gate is not None:
             context = replace(context, waiting=partial(_pause, own), split_memory=split_memory)
         self._context = context
-        self._bus, execution = runner.bus, runner.settings.execution
-        self._max_calls, self._max_output = execution.max_tool_calls, execution.max_output_bytes
+        self._bus = runner.bus
+        execution = runner.settings.execution
+        self._max_calls = execution.max_tool_calls
+        self._max_output = execution.max_output_bytes
         self._request_count = 0
         self._plan = context.gate if isinstance(context.gate, PlanGate) else None
         self._replay = context.gate if isinstance(context.gate, ReplayGate) else None
@@ -316,7 +325,8 @@ class _Host:
         tool = self._bus.registry.peek(name) if kwargs else None
         if tool is not None and tool.continues(kwargs):
             return await self._call_tool(name, args, kwargs, account)
-        index, started = len(calls), time.perf_counter()
+        index = len(calls)
+        started = time.perf_counter()
         calls.append((name, "under way"))
         self._output.sources.add(name)
         self._output.channel.emit("call", {"state": "began", "number": index, "name": name})

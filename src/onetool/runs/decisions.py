@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from types import EllipsisType
-from typing import Final
 
 from onetool.config.model import Issuer, Token
 from onetool.errors import ArgumentError, Interrupted, ToolError, ToolNotFound, describe
@@ -16,12 +15,12 @@ from onetool.state.storage import RunStorage
 from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
 from onetool_child.json_types import JsonObject
 
-MAX_DAYS: Final = 30
-MAX_SECONDS: Final = MAX_DAYS * 86_400
-TOOL_PATTERN: Final = re.compile(r"[\w.*?\[\]!-]{1,200}")
-EXAMPLE: Final = 'gh.create_issue(repo="me/*", title=...)'
-_NOT_HAPPENED: Final = json.dumps({"error": describe(Interrupted("the call was interrupted and did not happen"))})
-OUTCOMES: Final = {
+MAX_DAYS = 30
+MAX_SECONDS = MAX_DAYS * 86_400
+TOOL_PATTERN = re.compile(r"[\w.*?\[\]!-]{1,200}")
+EXAMPLE = 'gh.create_issue(repo="me/*", title=...)'
+_NOT_HAPPENED = json.dumps({"error": describe(Interrupted("the call was interrupted and did not happen"))})
+OUTCOMES = {
     "happened": (CallState.DONE, '{"value": null}'),
     "not-happened": (CallState.FAILED, _NOT_HAPPENED),
     "repeat": (CallState.APPROVED, None),

@@ -7,7 +7,7 @@ placeholder. Code that forges a marker only changes what is shown, because no ca
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onetool.core.bus.authorize import authorize, choose_account
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
@@ -23,9 +23,9 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from onetool.runner.runner import Runner
 
-MAX_PLAN_BYTES: Final = 16 << 20  # of the arguments of all listed calls
+MAX_PLAN_BYTES = 16 << 20  # of the arguments of all listed calls
 # These change only the state of OneTool, which is not an effect for policies. A plan must not change it either.
-CHANGING_TOOLS: Final = frozenset({"ot.background", "ot.reload", "ot.session_update"})
+CHANGING_TOOLS = frozenset({"ot.background", "ot.reload", "ot.session_update"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,8 @@ class PlannedCall:
         return self.plan.labels
 
     async def decide(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
-        is_first, self.is_decided = not self.is_decided, True
+        is_first = not self.is_decided
+        self.is_decided = True
         if is_first and is_listed(tool, args):
             return ListedCall(self.plan.list_call(tool, args, context.account))
         return await self.plan.decide(tool, args, context)

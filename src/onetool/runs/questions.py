@@ -16,8 +16,12 @@ MAX_QUESTION_CHARS = 20_000
 MAX_ARGUMENTS = 50  # that a person is shown; a call with more is rejected
 MAX_EXAMPLES = 3  # values of an argument
 MAX_EXAMPLE_CHARS = 60
-APPROVE, APPROVE_SIMILAR, REJECT, STOP = "approve", "approve_similar", "reject", "stop"
-COUNT, VARYING = "count", "varying"
+APPROVE = "approve"
+APPROVE_SIMILAR = "approve_similar"
+REJECT = "reject"
+STOP = "stop"
+COUNT = "count"
+VARYING = "varying"
 MEANING = (
     f"{APPROVE}: make these calls. {APPROVE_SIMILAR}: also allow further calls with the same arguments, in this run. "
     f"{REJECT}: the code gets an error. {STOP}: end the run."

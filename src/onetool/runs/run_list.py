@@ -7,7 +7,7 @@ and pages, and the cost of a page does not depend on the number of runs that hav
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from onetool.errors import ToolError
 from onetool.runs.model import ENDED, OPEN, UNANSWERED, DurableRunRecord, RunState
@@ -18,9 +18,9 @@ from onetool.stats.history import MAX_RUNS, Position, RunFilter
 from onetool.stats.record import RunRecord
 from onetool.util.redact import Redactor
 
-MAX_OPEN: Final = 1_000
-MAX_ENDED: Final = 200  # of the journal, which may be missing in the statistics
-MAX_CODE_CHARS: Final = 5_000
+MAX_OPEN = 1_000
+MAX_ENDED = 200  # of the journal, which may be missing in the statistics
+MAX_CODE_CHARS = 5_000
 T = TypeVar("T")
 
 

@@ -6,7 +6,7 @@ is not shown in full, the size of the rest is stated.
 
 import json
 from collections.abc import Collection, Iterator
-from typing import Any, Final, TypedDict
+from typing import Any, TypedDict
 
 from onetool.errors import ToolError, ToolNotFound
 from onetool.runs.model import OPEN, CallState, DurableCall, DurableRunRecord
@@ -17,15 +17,15 @@ from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
-MAX_VALUE_CHARS: Final = 4_000  # of one string
-MAX_SHOWN_CHARS: Final = 20_000  # of all arguments of a call, or of its result
-MIN_SHOWN_CHARS: Final = 500  # of each argument
-MAX_ARGUMENTS: Final = 100
-MAX_CODE_CHARS: Final = 20_000
-MAX_RUNS: Final = 1_000
-MIN_PREFIX_CHARS: Final = 4
-LINE_BREAKS: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
-WAITING_STATES: Final = (CallState.PENDING, CallState.UNKNOWN)
+MAX_VALUE_CHARS = 4_000  # of one string
+MAX_SHOWN_CHARS = 20_000  # of all arguments of a call, or of its result
+MIN_SHOWN_CHARS = 500  # of each argument
+MAX_ARGUMENTS = 100
+MAX_CODE_CHARS = 20_000
+MAX_RUNS = 1_000
+MIN_PREFIX_CHARS = 4
+LINE_BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
+WAITING_STATES = (CallState.PENDING, CallState.UNKNOWN)
 
 
 class WaitingCall(TypedDict):

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final
 
 from onetool.search.documents import MAX_TEXT_SCORE, Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
 from onetool.search.index_files import Content, IndexFiles, compute_digest
@@ -19,18 +18,18 @@ from onetool.search.stems import load_stemmer
 from onetool.search.word_vectors import Vector, load_word_vectors
 from onetool.search.words import OTHER_WORDS, drop_stop_words, plain, split_intents, strip_negation, words
 
-MAX_QUERY_CHARACTERS: Final = 4_000
-MAX_WORDS: Final = 64
-MAX_SMALL: Final = 8  # indexes of a few documents
-MAX_NAME_WORDS: Final = 4
-CANDIDATES: Final = 64  # of each reader, at least
-CANDIDATE_FACTOR: Final = 2  # times as many candidates as requested, because some may be hidden
-MEANING_WEIGHT: Final = 1.0  # of the best similarity; the best score of words counts 1
-MIN_SIMILARITY: Final = 0.5  # of meaning, for a document with none of the words
-MIN_ONLY_SIMILARITY: Final = 0.35  # the same, if no document has any of the words, or only one of two or three
-MAX_FEW_TERMS: Final = 3
-INTENT_WEIGHT: Final = 0.5  # of the best document for a part of the query; the best for all of it counts 1
-SCORES: Final[Mapping[Match, tuple[float, float]]] = {
+MAX_QUERY_CHARACTERS = 4_000
+MAX_WORDS = 64
+MAX_SMALL = 8  # indexes of a few documents
+MAX_NAME_WORDS = 4
+CANDIDATES = 64  # of each reader, at least
+CANDIDATE_FACTOR = 2  # times as many candidates as requested, because some may be hidden
+MEANING_WEIGHT = 1.0  # of the best similarity; the best score of words counts 1
+MIN_SIMILARITY = 0.5  # of meaning, for a document with none of the words
+MIN_ONLY_SIMILARITY = 0.35  # the same, if no document has any of the words, or only one of two or three
+MAX_FEW_TERMS = 3
+INTENT_WEIGHT = 0.5  # of the best document for a part of the query; the best for all of it counts 1
+SCORES: Mapping[Match, tuple[float, float]] = {
     "exact": (1.0, 1.0),
     "prefix": (0.9, 1.0),
     "word": (0.8, 0.9),

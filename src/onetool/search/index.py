@@ -7,15 +7,14 @@ that contain it with its impact (`scoring`), so that a query reads the best docu
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from onetool.search.documents import SearchDocument
 from onetool.search.scoring import compute_impacts
 from onetool.search.word_vectors import load_word_vectors
 from onetool.search.words import deletions, is_one_typo_away, may_be_misspelled, squeeze, words
 
-FORMAT: Final = "1"  # increase it with every change of what is written, here or in `words` and `scoring`
-SCHEMA: Final = """
+FORMAT = "1"  # increase it with every change of what is written, here or in `words` and `scoring`
+SCHEMA = """
 create table if not exists passages (number integer primary key, digest blob, meaning blob, terms text, impacts blob,
     form text);
 create table if not exists postings (term text, impact integer, number integer, primary key (term, impact, number))
@@ -29,11 +28,11 @@ create table if not exists near (cut text, word text, primary key (cut, word)) w
 create virtual table if not exists forms using fts5(form, content = 'passages', content_rowid = 'number',
     tokenize = 'trigram case_sensitive 1', detail = none);
 """
-TABLES: Final = ("postings", "frequencies", "unindexed", "names", "vocabulary", "near", "forms", "passages")
-UNINDEXED: Final = "(select number from unindexed)"
-MAX_CHARACTERS: Final = 20_000  # of a field
-MAX_KNOWN_WORDS: Final = 10_000  # words to remember during bulk writes; each slows down garbage collections
-MAX_NEAR: Final = 64  # similar words for one word
+TABLES = ("postings", "frequencies", "unindexed", "names", "vocabulary", "near", "forms", "passages")
+UNINDEXED = "(select number from unindexed)"
+MAX_CHARACTERS = 20_000  # of a field
+MAX_KNOWN_WORDS = 10_000  # words to remember during bulk writes; each slows down garbage collections
+MAX_NEAR = 64  # similar words for one word
 
 
 def put(connection: sqlite3.Connection, number: int, document: SearchDocument, digest: bytes = b"") -> list[str]:

@@ -14,15 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
 
 from onetool.search.documents import Key, SearchDocument
 from onetool.search.index import FORMAT, SCHEMA, TABLES, drop, index_rows, learn, put
 from onetool.search.index_reader import IndexReader
 
-MAX_FILES: Final = 4
-STAMP: Final = blake2b(f"{FORMAT} {SCHEMA}".encode(), digest_size=4).hexdigest()  # of the rules for rows
-MAX_CHANGES: Final = 64  # documents that differ from a file; if there are more, a new file is written
+MAX_FILES = 4
+STAMP = blake2b(f"{FORMAT} {SCHEMA}".encode(), digest_size=4).hexdigest()  # of the rules for rows
+MAX_CHANGES = 64  # documents that differ from a file; if there are more, a new file is written
 
 
 Content = Mapping[bytes, SearchDocument]  # the documents of a database by their digests

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from onetool.search.documents import Key, Scored
 from onetool.search.index import find_similar_words, name_forms
@@ -14,17 +14,17 @@ from onetool.search.stems import load_stemmer
 from onetool.search.word_vectors import DIMENSIONS, NearestVectors, Vector, compare
 from onetool.search.words import MIN_TYPO_LENGTH, drop_stop_words, plain, squeeze, words
 
-MAX_ENTRIES: Final = 1_600  # of postings, read for one query
-MAX_CANDIDATES: Final = 200
-MAX_SIMILAR: Final = 20  # names to compare with a misspelled one, because of their letters
-MAX_CORRECTED: Final = 12  # the same because of their words
-MAX_CORRECTED_ENTRIES: Final = 240  # read for them
-MAX_COMPARED: Final = 5_000  # documents; comparing the meaning of more takes too long
-MAX_NEAREST: Final = 32  # candidates by meaning
-MAX_TRIGRAMS: Final = 8  # of a misspelled name, evenly distributed; about 8 if it is long
-MAX_TRIGRAM_DOCUMENTS: Final = 150  # documents; a trigram that more documents have is ignored
-MIN_SIMILARITY: Final = 0.8
-LAST_CHARACTER: Final = "\U0010ffff"
+MAX_ENTRIES = 1_600  # of postings, read for one query
+MAX_CANDIDATES = 200
+MAX_SIMILAR = 20  # names to compare with a misspelled one, because of their letters
+MAX_CORRECTED = 12  # the same because of their words
+MAX_CORRECTED_ENTRIES = 240  # read for them
+MAX_COMPARED = 5_000  # documents; comparing the meaning of more takes too long
+MAX_NEAREST = 32  # candidates by meaning
+MAX_TRIGRAMS = 8  # of a misspelled name, evenly distributed; about 8 if it is long
+MAX_TRIGRAM_DOCUMENTS = 150  # documents; a trigram that more documents have is ignored
+MIN_SIMILARITY = 0.8
+LAST_CHARACTER = "\U0010ffff"
 
 T = TypeVar("T")
 Read = Callable[[Callable[[sqlite3.Connection], Any]], Any]

@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from onetool.config.model import Settings, Snippet
 from onetool.core.registry import Registry, RegistryEntry, python_name
@@ -25,7 +25,7 @@ class CodeFunction:
     example: str
 
 
-IN_CODE: Final[Mapping[str, CodeFunction]] = {
+IN_CODE: Mapping[str, CodeFunction] = {
     "ot.call": CodeFunction(
         "ot.call(name: str, *args, **kwargs) -> Any",
         "Call a tool by name, even if the name is not a valid Python identifier.",

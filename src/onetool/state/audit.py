@@ -28,6 +28,7 @@ from onetool.state.audit_records import AuditFilter, AuditPage, read_page
 from onetool.state.audit_shares import AuditShares
 from onetool.util.redact import Redactor
 from onetool.util.storage_errors import is_full
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.state.storage import AuditStorage, State
@@ -39,7 +40,7 @@ MAX_ARGUMENTS_BYTES = 14 << 10  # of arguments or names, as JSON; the rest of a 
 MAX_NAMES = 100  # of changed tools
 MAX_DIFFERENCE_CHARS = 12_000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
-Facts = dict[str, Any]
+Facts = JsonObject
 COUNTED: Facts = {"is_counted": True}  # instead of the facts of a call beyond the share of its agent
 
 
@@ -66,10 +67,11 @@ class AuditLog:
     def configure(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
         self._records.configure("INFO", redact)
-        self._records.max_bytes, self._records.keep = max_bytes, keep
+        self._records.max_bytes = max_bytes
+        self._records.keep = keep
         self._shares.configure(max_bytes * (keep + 1))
 
-    async def admit(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts | None:
+    async def admit(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Facts | None:
         """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
 
         A write to the page cache takes about 10 µs, less than a thread switch. A thread is used if writes are slow.
@@ -131,7 +133,8 @@ class AuditLog:
 
     async def _write_first(self, name: str, facts: Facts) -> None:
         """Write a line before something is done. Raise OSError if the system does not accept it."""
-        write, started = partial(self._records.write, name, **facts), time.perf_counter()
+        write = partial(self._records.write, name, **facts)
+        started = time.perf_counter()
         seconds = self._records.write_seconds
         try:
             if self._is_slow:
@@ -146,7 +149,8 @@ class AuditLog:
 
     def finish(self, event: CallFinished) -> None:
         """Record the outcome of a call, or that it was rejected."""
-        tool, args = event.tool, event.args or {}
+        tool = event.tool
+        args = event.args or {}
         if event.is_allowed is None or tool is None or not _is_audited(tool, args):
             return
         facts = event.admitted or self._describe_call(tool, args, event.context)
@@ -167,7 +171,7 @@ class AuditLog:
         for summary in self._shares.take_summaries(is_last=is_last):
             self._event("calls.counted", **summary, outcome="counted")
 
-    def _describe_call(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Facts:
+    def _describe_call(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Facts:
         return {
             "agent": context.agent_id,
             **({"actor": context.actor} if context.actor else {}),
@@ -178,7 +182,7 @@ class AuditLog:
             "correlation_id": context.correlation_id,
         }
 
-    def _render_arguments(self, tool: Tool, args: Mapping[str, Any]) -> Facts:
+    def _render_arguments(self, tool: Tool, args: JsonMapping) -> Facts:
         """Return the arguments as far as they fit into a record, declared ones first, so that others hide none."""
         rendered: Facts = {}
         bytes_left = MAX_ARGUMENTS_BYTES
@@ -274,5 +278,5 @@ def _limit_names(facts: Facts) -> Facts:
     return {**facts, "names": [*names, f"... and {left:,} more"] if left else names}
 
 
-def _is_audited(tool: Tool, args: Mapping[str, Any]) -> bool:
+def _is_audited(tool: Tool, args: JsonMapping) -> bool:
     return tool.is_audited or bool(required_permissions(tool, args) & AUDITED_PERMISSIONS)

@@ -8,15 +8,16 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from onetool.util.time_format import parse_time
+from onetool_child.json_types import JsonObject
 
-BLOCK_BYTES: Final = 1 << 16
-MAX_LINE_BYTES: Final = 4 << 20  # a longer line is skipped
-MAX_SCANNED: Final = 20_000  # records that one page looks at
-LATE_SECONDS: Final = 60.0  # by which records may be out of order, because several processes append them
-FIRST_RECORDS: Final = frozenset({"call.started", "change.started"})  # of a call or change whose outcome follows
+BLOCK_BYTES = 1 << 16
+MAX_LINE_BYTES = 4 << 20  # a longer line is skipped
+MAX_SCANNED = 20_000  # records that one page looks at
+LATE_SECONDS = 60.0  # by which records may be out of order, because several processes append them
+FIRST_RECORDS = frozenset({"call.started", "change.started"})  # of a call or change whose outcome follows
 
 
 class StoredRecord(NamedTuple):
@@ -39,7 +40,7 @@ class AuditFilter:
     since: float | None = None
     until: float | None = None
 
-    def matches(self, record: dict[str, Any], at: float, text: str) -> bool:
+    def matches(self, record: JsonObject, at: float, text: str) -> bool:
         kind = record.get("name")
         if (kind in FIRST_RECORDS) != (self.kind == "started"):
             return False
@@ -57,7 +58,7 @@ class AuditFilter:
 
 
 class AuditPage(NamedTuple):
-    records: list[dict[str, Any]]
+    records: list[JsonObject]
     next: str | None  # the position to continue from; None at the end
 
 
@@ -65,7 +66,7 @@ def read_page(stored: Iterable[StoredRecord], criteria: AuditFilter, size: int) 
     """Return the records that match. `stored` yields all, newest first, from some position on."""
     import orjson
 
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for scanned, (position, text) in enumerate(stored, 1):
         try:
             record = orjson.loads(text)
@@ -93,7 +94,8 @@ def read_files(files: Iterable[Path], position: str | None = None) -> Iterator[S
                 if not is_reached:
                     if str(status.st_ino) != wanted or not offset.isdecimal():
                         continue
-                    is_reached, end = True, min(int(offset), end)
+                    is_reached = True
+                    end = min(int(offset), end)
                 for start, line in _read_backwards(file, end):
                     yield StoredRecord(f"{status.st_ino}:{start}", line.decode("utf-8", "replace"))
         except FileNotFoundError:
@@ -112,6 +114,7 @@ def _read_backwards(file: Any, end: int) -> Iterator[tuple[int, bytes]]:
             place -= len(line) + 1
             if line:
                 yield place, line
-        rest, end = first if len(first) <= MAX_LINE_BYTES else b"", begin
+        rest = first if len(first) <= MAX_LINE_BYTES else b""
+        end = begin
     if rest:
         yield 0, rest

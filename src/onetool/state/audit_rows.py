@@ -6,22 +6,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from onetool.errors import AuditUnavailable, StorageError, ToolError
 from onetool.logging import MAX_LINES_WAITING, MAX_LOG_BYTES, encode_line
 from onetool.state.audit_records import StoredRecord
 from onetool.state.postgres_database import Database
 from onetool.util.background import Background
+from onetool_child.json_types import JsonObject
 
-READ_AFTER: Final = "SELECT id, record FROM audit WHERE id < ? ORDER BY id DESC LIMIT 500"
-READ: Final = "SELECT id, record FROM audit ORDER BY id DESC LIMIT 500"
-POSITION: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
-INSERT: Final = "INSERT INTO audit (at, record) VALUES (?, ?)"
-TRIM: Final = "SELECT trim_audit(?)"
-TRIM_SECONDS: Final = 3600.0
-STORE_AWAY: Final = "store_unavailable"
-RETRY_SECONDS: Final = 2  # until a database may answer again
+READ_AFTER = "SELECT id, record FROM audit WHERE id < ? ORDER BY id DESC LIMIT 500"
+READ = "SELECT id, record FROM audit ORDER BY id DESC LIMIT 500"
+POSITION = re.compile(r"[0-9]{1,18}", re.ASCII)
+INSERT = "INSERT INTO audit (at, record) VALUES (?, ?)"
+TRIM = "SELECT trim_audit(?)"
+TRIM_SECONDS = 3600.0
+STORE_AWAY = "store_unavailable"
+RETRY_SECONDS = 2  # until a database may answer again
 
 
 class AuditRows:
@@ -33,10 +34,12 @@ class AuditRows:
     write_seconds = 3.0  # a call fails before it would wait for a free connection
 
     def __init__(self, database: Database, redact: Callable[[str], str] = lambda text: text) -> None:
-        self._database, self.redact = database, redact
-        self.max_bytes, self.keep = MAX_LOG_BYTES, 1
+        self._database = database
+        self.redact = redact
+        self.max_bytes = MAX_LOG_BYTES
+        self.keep = 1
         self._trim_at = 0.0
-        self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
+        self._waiting: deque[JsonObject] = deque(maxlen=MAX_LINES_WAITING)
         self._background = Background("onetool-audit", self._write_waiting, gather=0.2, retry=2.0)
         self.problem: str | None = None
 
@@ -89,7 +92,7 @@ class AuditRows:
         """Store lines of another audit log, in their order."""
         self._insert([(_read_time(line), line.replace("\0", "")) for line in lines])
 
-    def _encode(self, line: dict[str, Any]) -> tuple[float, str]:
+    def _encode(self, line: JsonObject) -> tuple[float, str]:
         return line["time"], encode_line(line, self.redact).replace("\0", "")
 
     def _insert(self, records: list[tuple[float, str]]) -> None:
@@ -121,7 +124,7 @@ class AuditRows:
                 self.problem = f"cannot delete old records of the audit log: {error.message}"
 
 
-def _make_line(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _make_line(name: str, fields: JsonObject) -> JsonObject:
     return {"time": time.time(), "level": "INFO", "name": name, **fields}
 
 

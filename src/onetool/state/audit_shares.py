@@ -7,16 +7,17 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
 
-SHARES: Final = 10  # of all files; an agent may fill one of them in a period
-MIN_SHARE_BYTES: Final = 1 << 20
-PERIOD_SECONDS: Final = 86_400.0
-SUMMARY_SECONDS: Final = 60.0  # between summaries of an agent
-RECORD_BYTES: Final = 250  # of a record apart from its facts
-MAX_TOOLS: Final = 100  # in a summary
+from onetool_child.json_types import JsonMapping, JsonObject
+
+SHARES = 10  # of all files; an agent may fill one of them in a period
+MIN_SHARE_BYTES = 1 << 20
+PERIOD_SECONDS = 86_400.0
+SUMMARY_SECONDS = 60.0  # between summaries of an agent
+RECORD_BYTES = 250  # of a record apart from its facts
+MAX_TOOLS = 100  # in a summary
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class AuditShares:
     def configure(self, log_bytes: int) -> None:
         self._bytes = max(MIN_SHARE_BYTES, log_bytes // SHARES)
 
-    def take(self, facts: Mapping[str, Any]) -> bool:
+    def take(self, facts: JsonMapping) -> bool:
         """Return whether both records of a call fit into the share of its agent. If not, `count` the call."""
         now = self.now()
         share = self._shares.setdefault(facts["agent"], _Share(self._bytes, now + PERIOD_SECONDS))
@@ -54,7 +55,7 @@ class AuditShares:
         share.calls[tool] += 1
         share.refused += is_refused
 
-    def take_summaries(self, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
+    def take_summaries(self, *, is_last: bool = False) -> Iterator[JsonObject]:
         """Yield what was counted: the first call of an agent at once, then once a minute, and the rest at the end."""
         now = self.now()
         for agent, share in self._shares.items():

@@ -1,6 +1,6 @@
 """The common part of the state in files and of the state in a database."""
 
-from typing import Final, Self
+from typing import Self
 
 from onetool.search import Search
 from onetool.state.run_store import RunTables
@@ -9,7 +9,7 @@ from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
 from onetool.util.problem import STORAGE, WARNING, Problem
 
-CLOCK_HINT: Final = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
+CLOCK_HINT = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
 
 
 class BaseState:

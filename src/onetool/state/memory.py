@@ -4,12 +4,11 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
-from typing import Final
 
 from onetool.errors import ToolError
 from onetool.util.problem import Problem
 
-MAX_NAMES: Final = 20_000  # of counters; clients choose some of them
+MAX_NAMES = 20_000  # of counters; clients choose some of them
 
 
 class MemoryCounters:

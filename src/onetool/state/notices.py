@@ -81,7 +81,8 @@ class NoticeFiles:
     """Files of messages. Relative names are resolved against `directory`."""
 
     def __init__(self, directory: Path, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
-        self._directory, self._max_file_bytes = directory, max_file_bytes
+        self._directory = directory
+        self._max_file_bytes = max_file_bytes
 
     def append(self, name: str, document: bytes) -> None:
         path = paths.resolve_path(name, self._directory, Path.home())

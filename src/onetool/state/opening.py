@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
@@ -13,7 +13,7 @@ from onetool.state.storage import State
 if TYPE_CHECKING:
     from onetool.state.postgres_state import PostgresState
 
-NO_STORE: Final = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
+NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
 
 
 def open_state(loaded: Loaded) -> State:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Final, Self
+from typing import Self
 
 from onetool.errors import StorageError
 from onetool.util import atomic
 from onetool.util.background import exclusive
 from onetool.util.problem import STORAGE, Location
 
-KEY_BYTES: Final = 32
-NONCE_BYTES: Final = 12
+KEY_BYTES = 32
+NONCE_BYTES = 12
 
 
 class Sealer:
@@ -23,7 +23,9 @@ class Sealer:
     def __init__(self, key: bytes, key_name: str, make_error: Callable[[str], StorageError]) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # takes some milliseconds
 
-        self._cipher, self._key_name, self._make_error = AESGCM(key), key_name, make_error
+        self._cipher = AESGCM(key)
+        self._key_name = key_name
+        self._make_error = make_error
 
     @classmethod
     def from_file(cls, file: Path, *, must_exist: bool = False) -> Self:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
 
 from onetool.clients import text_files, yaml_edit
 from onetool.config.load import examine
@@ -14,10 +13,12 @@ from onetool.errors import StorageError, ToolError
 from onetool.paths import CONFIG, Directories
 from onetool.util.locks import locked
 from onetool.util.text import quote
+from onetool_child.json_types import JsonObject
 
-SECTION, KEY = "auth", "tokens"
-LOCK: Final = "onetool.yaml.lock"
-ERASED: Final = "revoked".ljust(64, "-")  # instead of a hash; it matches no token
+SECTION = "auth"
+KEY = "tokens"
+LOCK = "onetool.yaml.lock"
+ERASED = "revoked".ljust(64, "-")  # instead of a hash; it matches no token
 
 
 class TokenFile:
@@ -91,8 +92,8 @@ class TokenFile:
         text_files.write(before, text, mode=text_files.OWNER_ONLY if before.raw is None else None, keep=False)
 
 
-def _make_entry(token: Token) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": token.name, "hash": token.hash, "agent": token.agent}
+def _make_entry(token: Token) -> JsonObject:
+    entry: JsonObject = {"name": token.name, "hash": token.hash, "agent": token.agent}
     if token.scope != "use":
         entry["scope"] = token.scope
     entry["created"] = token.created

@@ -8,7 +8,7 @@ runs than were asked for, or none, and still have a position from which to conti
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from onetool.stats import details, spending
 from onetool.stats.database import StatisticsDatabase, StatisticsTables
@@ -17,21 +17,19 @@ from onetool.stats.record import CallRecord, RunRecord, to_column
 from onetool.stats.spending import Spending
 from onetool_child.json_types import JsonObject
 
-MAX_RUNS: Final = 200
-MAX_CALLS: Final = 1000  # of one run; further calls are only counted
-MAX_SCANNED: Final = 5_000  # rows that one page looks at
-EXPORT_RUNS: Final = 200  # in one transaction
-COLUMNS: Final = ", ".join(RunRecord._fields)
-ORDERS: Final = {"newest": ("at", "DESC"), "oldest": ("at", "ASC"), "slowest": ("seconds", "DESC")}
+MAX_RUNS = 200
+MAX_CALLS = 1000  # of one run; further calls are only counted
+MAX_SCANNED = 5_000  # rows that one page looks at
+EXPORT_RUNS = 200  # in one transaction
+COLUMNS = ", ".join(RunRecord._fields)
+ORDERS = {"newest": ("at", "DESC"), "oldest": ("at", "ASC"), "slowest": ("seconds", "DESC")}
 # ruff: noqa: S608 - queries are built from constants
-RUN: Final = f"""
+RUN = f"""
 SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND coalesce(agent = :agent, true) AND coalesce(actor = :actor, true)
 """
-CALLS: Final = (
-    f"SELECT {', '.join(CallRecord._fields)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
-)
+CALLS = f"SELECT {', '.join(CallRecord._fields)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
 # Conditions that are checked row by row.
-CONDITIONS: Final = {
+CONDITIONS = {
     "tool": "(name = :tool OR EXISTS (SELECT 1 FROM calls WHERE calls.run_id = scanned.run_id AND calls.name = :tool))",
     "text": "(lower(command) LIKE :text ESCAPE '!' OR lower(name) LIKE :text ESCAPE '!' OR run_id LIKE :text ESCAPE '!'"
     " OR lower(error_type) LIKE :text ESCAPE '!' OR lower(client) LIKE :text ESCAPE '!')",
@@ -41,8 +39,8 @@ CONDITIONS: Final = {
     "since": "at >= :since",
     "until": "at < :until",
 }
-STATES: Final = {"completed": "error_type IS NULL", "failed": "error_type IS NOT NULL"}
-OPEN_SECONDS: Final = 1e9  # in the order by duration, runs that have not ended come first
+STATES = {"completed": "error_type IS NULL", "failed": "error_type IS NOT NULL"}
+OPEN_SECONDS = 1e9  # in the order by duration, runs that have not ended come first
 Order = Literal["newest", "oldest", "slowest"]
 State = Literal["", "running", "waiting", "completed", "failed"]
 

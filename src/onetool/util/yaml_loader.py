@@ -66,7 +66,8 @@ class YamlDocument:
 
     def line(self, path: tuple[Key, ...] = ()) -> int:
         """Return the line of a key or item, counted from 1, or that of the closest existing parent."""
-        node, line = self.root, self.first_line
+        node = self.root
+        line = self.first_line
         for key in path:
             if key not in node.entries:
                 break
@@ -187,7 +188,8 @@ def _parse_integer(text: str) -> int:
 
 
 def _resolve_tagged(tag: str, text: str) -> Any:
-    kind, value = tag.removeprefix(_CORE), _resolve_scalar(text)
+    kind = tag.removeprefix(_CORE)
+    value = _resolve_scalar(text)
     if kind == "str" or tag == "!":
         return text
     if kind == "float" and type(value) is int:

@@ -6,7 +6,7 @@ This imports pydantic, so it is only imported when a tool is stored or first cal
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -25,9 +25,9 @@ from onetool.backends.http_tool.signing import RECIPES, Signer
 from onetool.config.model import CamelSection, to_upper
 from onetool_child.json_types import JsonObject
 
-MAX_STEPS: Final = 10
-MAX_EVENTS: Final = 10_000
-STEP_PARTS: Final = ("body", "headers", "cookies", "status")
+MAX_STEPS = 10
+MAX_EVENTS = 10_000
+STEP_PARTS = ("body", "headers", "cookies", "status")
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
 
@@ -82,7 +82,7 @@ def _find_placeholders(template: Any) -> Iterator[Placeholder]:
             yield from _find_placeholders(item)
 
 
-_URL: Final[JsonObject] = {
+_URL: JsonObject = {
     "type": "string",
     "pattern": r"^https?://[^/?#]+",
     "description": "Placeholders are ${argument}, ${csv:list} and ${secret:NAME}; they are not allowed in the host",

@@ -2,18 +2,17 @@
 
 import re
 import secrets
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.impl import HttpImpl, HttpStep
 from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, Values
 from onetool.core.foreign_schema import ForeignSchema, check_in_process
 from onetool.util.redact import REDACTED
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
-MAX_BODY_CHARS: Final = 20_000
-HIDDEN: Final = "hidden"  # instead of a literal credential
+MAX_BODY_CHARS = 20_000
+HIDDEN = "hidden"  # instead of a literal credential
 
 
 class RequestPreview(NamedTuple):
@@ -24,7 +23,7 @@ class RequestPreview(NamedTuple):
     body: str | None
 
 
-def preview_request(impl: JsonObject, schema: JsonObject, args: Mapping[str, Any]) -> RequestPreview:
+def preview_request(impl: JsonObject, schema: JsonObject, args: JsonMapping) -> RequestPreview:
     """Return the first request of a call. Later ones depend on its response.
 
     Raise ArgumentError if the arguments are invalid, and ValidationError if the implementation is.

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from onetool.errors import BudgetExceeded
 from onetool.state.storage import Counters
@@ -19,9 +19,9 @@ from onetool.util.text import pluralize
 if TYPE_CHECKING:
     import sqlite3
 
-WINDOW_SECONDS: Final = 60.0
-BUSY_SECONDS: Final = 2.0
-SCHEMA: Final = """
+WINDOW_SECONDS = 60.0
+BUSY_SECONDS = 2.0
+SCHEMA = """
 create table if not exists calls (tool text not null, at real not null);
 create index if not exists calls_by_tool on calls (tool, at);
 """

@@ -52,8 +52,11 @@ class BudgetGuard:
         count_tokens: Callable[[Any], int] = count_tokens,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits, self.agent = limits, agent
-        self._warn, self._count_tokens, self._clock = warn, count_tokens, clock
+        self.limits = limits
+        self.agent = agent
+        self._warn = warn
+        self._count_tokens = count_tokens
+        self._clock = clock
         self._spent: dict[Kind, float] = dict.fromkeys(KINDS, 0)
         self._warned: set[Kind] = set()
         self._running: set[anyio.CancelScope] = set()

@@ -7,8 +7,7 @@ remembers what it has read.
 
 import json
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from onetool.core.context import OWN_PACK, Effect, Permission
 from onetool.core.policy.effects import CHANGING, get_effects
@@ -22,7 +21,7 @@ SENDING = frozenset({Effect.EXTERNAL, Effect.EXEC})  # a program can send anythi
 MAX_SOURCES = 100
 MODEL_PACK = "llm"
 UNKNOWN_SOURCE = ""
-UNKNOWN: Mapping[str, Any] = {PRIVATE: {UNKNOWN_SOURCE: "an earlier call"}, UNTRUSTED: "an earlier call"}
+UNKNOWN: JsonMapping = {PRIVATE: {UNKNOWN_SOURCE: "an earlier call"}, UNTRUSTED: "an earlier call"}
 # Arguments that choose who receives a request. They are compiled when they are needed.
 DESTINATION_NAME = r"(?i)ur[il]|host|domain|endpoint|webhook|recipient"
 DESTINATION = r"(?i)(?:https?|wss?|ftp):|(?<![\w:/])//\w|www\."

@@ -43,7 +43,8 @@ from onetool.transports.http.token_use import TokenUse
 from onetool.transports.http.tokens import STORE_AWAY, TokenSet
 
 SESSION_PATH = "/api/session"
-SIGN_IN_PATH, CALLBACK_PATH = "/auth/sign-in", "/auth/callback"
+SIGN_IN_PATH = "/auth/sign-in"
+CALLBACK_PATH = "/auth/callback"
 PROBES = frozenset({"/healthz", "/readyz"})  # answered without checking tokens, which may need the database
 PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
 OAUTH_PATHS = frozenset({"/oauth/callback", "/oauth/client.json"})  # of sign-ins to upstream servers
@@ -96,9 +97,15 @@ class AuthMiddleware:
         use: TokenUse | None = None,
         settings: Callable[[], Auth] = Auth,
     ) -> None:
-        self._inner, self._bind, self._tokens, self._allowed_hosts = inner, bind, tokens, allowed_hosts
+        self._inner = inner
+        self._bind = bind
+        self._tokens = tokens
+        self._allowed_hosts = allowed_hosts
         self._bearer = BearerTokens(tokens, throttle, jwts, use)
-        self._body_limiter, self._log, self._sessions, self._settings = BodyLimiter(), log or Log(), sessions, settings
+        self._body_limiter = BodyLimiter()
+        self._log = log or Log()
+        self._sessions = sessions
+        self._settings = settings
         self._open: dict[
             asyncio.Task[Any], tuple[RequestCredential, bool]
         ] = {}  # open requests; whether they are streams
@@ -112,10 +119,12 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported"})
             return
-        headers, started = Headers(scope=scope), time.perf_counter()
+        headers = Headers(scope=scope)
+        started = time.perf_counter()
         state = scope.setdefault("state", {})
         state["request_id"] = _get_request_id(headers)
-        response, body = _ResponseSender(send, state["request_id"]), self._body_limiter.body(scope["path"], receive)
+        response = _ResponseSender(send, state["request_id"])
+        body = self._body_limiter.body(scope["path"], receive)
         try:
             credential = await self._authenticate(scope)
             state[QUEUES] = self._queues
@@ -182,7 +191,8 @@ class AuthMiddleware:
             if error.details.get("reason") == STORE_AWAY:
                 return  # requests that were admitted continue while the database is away
             tokens = TokenSet((), {})
-        find, now = functools.cache(tokens.match), time.time()
+        find = functools.cache(tokens.match)
+        now = time.time()
         for task, (credential, is_stream) in self._open.items():
             is_over = not credential.is_live(find) or (is_stream and credential.expires <= now)
             if is_over and task not in self._revoked:
@@ -196,7 +206,8 @@ class AuthMiddleware:
 
         The agent is None for the owner, who is on the local machine and needs no credential.
         """
-        headers, state = Headers(scope=scope), scope["state"]
+        headers = Headers(scope=scope)
+        state = scope["state"]
         checks.check_head(headers, scope)
         bind = self._bind or checks.read_bind(scope)
         name = self._check_host(headers, bind)
@@ -236,7 +247,8 @@ class AuthMiddleware:
     def _render(self, error: ApiError, scope: Scope) -> Response:
         response = error.response
         if error.code == "unauthorized":
-            settings, bind = self._settings(), self._bind or checks.read_bind(scope)
+            settings = self._settings()
+            bind = self._bind or checks.read_bind(scope)
             base_url = checks.find_base_url(scope, bind, settings.public_url) if settings.issuers else None
             response.headers["www-authenticate"] = build_challenge(error, base_url, scope["path"])
         return response
@@ -305,7 +317,8 @@ class _ResponseSender:
     """The `send` function of one request, which adds the fixed headers. `status` is None until the response begins."""
 
     def __init__(self, send: Send, request_id: str) -> None:
-        self._send, self._headers = send, {**RAW_SECURITY_HEADERS, b"x-request-id": request_id.encode()}
+        self._send = send
+        self._headers = {**RAW_SECURITY_HEADERS, b"x-request-id": request_id.encode()}
         self.status: int | None = None
         self._is_complete = False
 

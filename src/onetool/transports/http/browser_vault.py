@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final, Self
+from typing import Self
 
 from onetool.errors import StorageError
 from onetool.state.memory import EndedSessions, MemoryCounters
@@ -19,9 +19,9 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
 from onetool_child.json_types import JsonMapping, JsonObject
 
-KEY_NAME: Final = "browser sessions"
-USED: Final = "used sign-in "
-USED_SECONDS: Final = 3600.0  # longer than codes are valid
+KEY_NAME = "browser sessions"
+USED = "used sign-in "
+USED_SECONDS = 3600.0  # longer than codes are valid
 
 
 class SessionMemory:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
 
 import anyio.to_thread
 from starlette.datastructures import Headers
@@ -26,13 +25,17 @@ from onetool.state.storage import State
 from onetool.transports.http.browser_vault import BrowserVault
 from onetool.transports.http.credential import FindToken, RequestCredential, identify_issuer
 from onetool.util.one_time_codes import CODE_SECONDS, redeem_code
+from onetool_child.json_types import JsonObject
 
-CSRF_HEADER: Final = "x-onetool-csrf"
-SESSION_SECONDS: Final = 12 * 3600.0
-SIGN_IN_SECONDS: Final = 600.0
-SESSION, CODE, SIGN_IN = "session", "code", "sign-in"  # kinds of sealed facts
-CREDENTIAL_FACTS: Final = ("actor", "agent", "scope", "token_id", "expires", "origin")
-NO_HEADERS: Final = Headers({})
+CSRF_HEADER = "x-onetool-csrf"
+SESSION_SECONDS = 12 * 3600.0
+SIGN_IN_SECONDS = 600.0
+# kinds of sealed facts
+SESSION = "session"
+CODE = "code"
+SIGN_IN = "sign-in"
+CREDENTIAL_FACTS = ("actor", "agent", "scope", "token_id", "expires", "origin")
+NO_HEADERS = Headers({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,15 @@ class BrowserSessions:
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
-    def begin_sign_in(self, facts: dict[str, Any], *, is_secure: bool) -> tuple[str, str]:
+    def begin_sign_in(self, facts: JsonObject, *, is_secure: bool) -> tuple[str, str]:
         """Return a Set-Cookie header that marks the browser that signs in, and a state with the facts. Blocks."""
-        vault, binding = self._open_vault(), secrets.token_urlsafe(32)
+        vault = self._open_vault()
+        binding = secrets.token_urlsafe(32)
         state = vault.seal(SIGN_IN, SIGN_IN_SECONDS, {**facts, "binding": binding})
         # Lax: the issuer, which is another site, sends the browser back.
         return _make_cookie(f"{vault.cookie}_sign_in", binding, SIGN_IN_SECONDS, "Lax", is_secure), state
 
-    def end_sign_in(self, state: str, headers: Headers) -> tuple[dict[str, Any] | None, bool]:
+    def end_sign_in(self, state: str, headers: Headers) -> tuple[JsonObject | None, bool]:
         """Return the facts of a state, once, and whether this browser has started the sign-in. Blocks."""
         vault = self._open_vault()
         facts = vault.use(SIGN_IN, state)
@@ -105,11 +109,12 @@ class BrowserSessions:
     def _add(
         self, vault: BrowserVault, credential: RequestCredential, *, is_secure: bool
     ) -> tuple[str, BrowserSession]:
-        seconds, csrf = min(SESSION_SECONDS, credential.expires - self._clock()), secrets.token_urlsafe(32)
+        seconds = min(SESSION_SECONDS, credential.expires - self._clock())
+        csrf = secrets.token_urlsafe(32)
         cookie = vault.seal(SESSION, seconds, {**_list_facts(credential), "csrf": csrf})
         return _make_cookie(vault.cookie, cookie, seconds, "Strict", is_secure), BrowserSession(credential, csrf)
 
-    def _restore(self, facts: dict[str, Any]) -> RequestCredential:
+    def _restore(self, facts: JsonObject) -> RequestCredential:
         """Return the credential that was sealed. It is accepted while the settings have the entry of its issuer."""
         origin = facts["origin"]
 
@@ -144,8 +149,9 @@ class BrowserSessions:
         await anyio.to_thread.run_sync(vault.memory.end, facts["id"], facts["end"])
         return _make_cookie(vault.cookie, "", 0.0, "Strict", is_secure=False)
 
-    async def _find_facts(self, headers: Headers) -> tuple[BrowserVault, dict[str, Any]] | None:
-        cookies, given = cookie_parser(headers.get("cookie", "")), headers.get(CSRF_HEADER, "")
+    async def _find_facts(self, headers: Headers) -> tuple[BrowserVault, JsonObject] | None:
+        cookies = cookie_parser(headers.get("cookie", ""))
+        given = headers.get(CSRF_HEADER, "")
         for vault in await self._list_vaults():
             facts = vault.open(SESSION, cookies.get(vault.cookie, ""))
             if facts is not None and hmac.compare_digest(facts["csrf"].encode(), given.encode("utf-8", "replace")):
@@ -167,7 +173,7 @@ def _until_ended(
     return lambda find: not vault.memory.has_ended(identifier) and is_live(find)
 
 
-def _list_facts(credential: RequestCredential) -> dict[str, Any]:
+def _list_facts(credential: RequestCredential) -> JsonObject:
     return {name: getattr(credential, name) for name in CREDENTIAL_FACTS}
 
 
@@ -175,7 +181,7 @@ def _read_binding(vault: BrowserVault, headers: Headers) -> str:
     return cookie_parser(headers.get("cookie", "")).get(f"{vault.cookie}_sign_in", "")
 
 
-def _is_bound(vault: BrowserVault, facts: dict[str, Any], headers: Headers) -> bool:
+def _is_bound(vault: BrowserVault, facts: JsonObject, headers: Headers) -> bool:
     given = _read_binding(vault, headers)
     return hmac.compare_digest(facts["binding"].encode(), given.encode("utf-8", "replace"))
 

@@ -9,7 +9,7 @@ Replicas count failures together. A replica asks about each token of an address 
 import time
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import anyio.to_thread
 
@@ -18,13 +18,14 @@ from onetool.state.storage import Counters
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
 
-MAX_FAILURES: Final = 20
-WINDOW_SECONDS: Final = 60.0
-ACCEPTED_SECONDS: Final = 30 * 86_400.0  # for which replicas know that a token was accepted from an address
-MAX_ADDRESSES: Final = 10_000
-MAX_ACCEPTED: Final = 10_000
-IPV6_PREFIX_BITS: Final = 64  # one host usually controls a whole /64 network
-FAILED, ACCEPTED = "failed sign-in ", "accepted sign-in "
+MAX_FAILURES = 20
+WINDOW_SECONDS = 60.0
+ACCEPTED_SECONDS = 30 * 86_400.0  # for which replicas know that a token was accepted from an address
+MAX_ADDRESSES = 10_000
+MAX_ACCEPTED = 10_000
+IPV6_PREFIX_BITS = 64  # one host usually controls a whole /64 network
+FAILED = "failed sign-in "
+ACCEPTED = "accepted sign-in "
 T = TypeVar("T")
 
 

@@ -4,7 +4,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from onetool.config.model import Settings, Token
 from onetool.editing.edit_history import new_entry
@@ -13,11 +13,12 @@ from onetool.state.storage import LastUseStorage, State
 from onetool.transports.http.tokens import hash_token, identify_token, new_token
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc, parse_duration
+from onetool_child.json_types import JsonObject
 
-MAX_DAYS: Final = 3650
-NAME: Final = re.compile(r"\w[\w.@-]{0,63}")
+MAX_DAYS = 3650
+NAME = re.compile(r"\w[\w.@-]{0,63}")
 Scope = Literal["use", "approve", "admin", "owner"]
-TAKEN: Final = "duplicate"  # the code of the error for a name that exists
+TAKEN = "duplicate"  # the code of the error for a name that exists
 
 
 class TokenRequest(NamedTuple):
@@ -55,7 +56,7 @@ class TokenChanges:
     def list_accepted(self) -> list[Token]:
         return self.state.tokens.apply(self.settings.auth.tokens)
 
-    def describe_all(self) -> list[dict[str, Any]]:
+    def describe_all(self) -> list[JsonObject]:
         """Return what is shown of each token: never its hash."""
         return [_describe(token, self.state.token_use) for token in self.list_accepted()]
 
@@ -67,7 +68,7 @@ class TokenChanges:
         expires = None
         if request.duration is not None:
             expires = in_utc(now + parse_duration(request.duration, MAX_DAYS), "seconds")
-        fields: dict[str, Any] = {"name": request.name, "hash": hash_token(text), "agent": request.agent}
+        fields: JsonObject = {"name": request.name, "hash": hash_token(text), "agent": request.agent}
         token = Token(**fields, scope=request.scope, created=in_utc(now, "seconds"), expires=expires)
         notes = self.state.tokens.create(token, self.list_accepted(), may_replace=request.may_replace)
         if notes is None:
@@ -105,7 +106,7 @@ class TokenChanges:
             self.state.settings.history.add(new_entry(action, [name], actor=self.actor, transport=self.transport))
 
 
-def _describe(token: Token, use: LastUseStorage) -> dict[str, Any]:
+def _describe(token: Token, use: LastUseStorage) -> JsonObject:
     used = use.read(identify_token(token))
     return {
         "name": token.name,

@@ -3,12 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
 
 from onetool.state.storage import LastUseStorage
 
-PRECISION_SECONDS: Final = 60.0
-MAX_RECORDED: Final = 10_000
+PRECISION_SECONDS = 60.0
+MAX_RECORDED = 10_000
 
 
 class TokenUse:
@@ -21,7 +20,8 @@ class TokenUse:
 
     def record(self, identifier: str) -> None:
         """Record that a token is used now. Returns at once."""
-        now, recorded = self._clock(), self._recorded.get(identifier)
+        now = self._clock()
+        recorded = self._recorded.get(identifier)
         if recorded is not None and now - recorded < PRECISION_SECONDS:
             return
         if len(self._recorded) >= MAX_RECORDED:

@@ -44,7 +44,8 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 CONNECT_SECONDS = 10.0
 MAX_SELECTIONS = 16  # different choices of `auto` whose names are kept
-RESOURCES, PROMPTS = "ot.resources", "ot.prompt"
+RESOURCES = "ot.resources"
+PROMPTS = "ot.prompt"
 SDK_ERRORS = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT}  # raised by the SDK itself
 ServerResult = types.InputRequiredResult | JsonObject
 T = TypeVar("T")
@@ -54,7 +55,8 @@ class ExposedTools:
     """The exposed tools and servers. `on_change` is called when an exposed server changes."""
 
     def __init__(self, app: OneTool, on_change: Callable[[str, str], None]) -> None:
-        self._app, self._on_change = app, on_change
+        self._app = app
+        self._on_change = on_change
         self._exposure = Exposure(app)
         self._stored_tools: dict[str, Tool] = {}
         self._published: dict[frozenset[str], tuple[object, dict[str, Tool]]] = {}  # by the tools that `auto` chose
@@ -80,7 +82,8 @@ class ExposedTools:
 
     def tools(self, chosen: frozenset[str] = frozenset()) -> Mapping[str, Tool]:
         """Return the exposed tools by their published names; `chosen` are those of `auto`."""
-        wanted, stored = self._wanted, self._stored_tools
+        wanted = self._wanted
+        stored = self._stored_tools
         version = (self._app.registry.version, stored, wanted)
         known = self._published.get(chosen)
         if known is None or known[0] != version:
@@ -101,7 +104,8 @@ class ExposedTools:
         """Return the tools that this client may call, sorted by their published names."""
         if not self:
             return []
-        caller, chosen = build_context(self._app, context), await self._choose(context)
+        caller = build_context(self._app, context)
+        chosen = await self._choose(context)
         await self._connect_servers(chosen)
         found = sorted(self.tools(chosen).items())
         return [(name, tool) for name, tool in found if self._exposure.is_shown(tool, caller)]
@@ -224,7 +228,8 @@ class ExposedTools:
 
     async def complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult | None:
         """Complete an argument; return None if the reference does not belong to an exposed server."""
-        ref, server = params.ref, None
+        ref = params.ref
+        server = None
         if isinstance(ref, types.PromptReference):
             server, name = await self._find_prompt(context, ref.name)
             ref = ref.model_copy(update={"name": name})
@@ -236,7 +241,8 @@ class ExposedTools:
         self._authorize(context, PROMPTS)
         known = dict(params.context.arguments or {}) if params.context is not None else None
         feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
-        upstream, caller = self._app.servers.upstream(server), build_context(self._app, context)
+        upstream = self._app.servers.upstream(server)
+        caller = build_context(self._app, context)
         completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), known)
         completed: types.CompleteResult | ToolError | None = await _catch_tool_error(completing)
         if isinstance(completed, ToolError):
@@ -306,7 +312,9 @@ class ExposedTools:
             return outcome, False
         relay: Relay = outcome[0]
         result: Result = outcome[1]
-        redact, error, settings = self._app.redact, relay.error, self._app.settings
+        redact = self._app.redact
+        error = relay.error
+        settings = self._app.settings
         if relay.result is None or isinstance(result.error, OutputInvalid):
             if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
                 raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
