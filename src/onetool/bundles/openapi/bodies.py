@@ -13,9 +13,7 @@ from onetool.backends.http_tool.body import FORM_DATA, OTHER_TYPE, is_json
 from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.parameters import ObjectFields, get_list_format, join_list, to_json_text_schema
-from onetool.bundles.openapi.references import References
 from onetool.bundles.openapi.request import RequestBuilder, escape_literal
-from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
 
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -40,18 +38,18 @@ class _MediaType:
 class BodyWriter:
     """A writer that adds the body to a request."""
 
-    def __init__(self, request: RequestBuilder, schemas: SchemaTranslator, references: References) -> None:
+    def __init__(self, request: RequestBuilder) -> None:
         self._request = request
-        self._schemas = schemas
-        self._references = references
+        self._schemas = request.schemas
 
     def add(self, definition: Any) -> None:
-        body = self._references.resolve_mapping(definition)
+        references = self._schemas.references
+        body = references.resolve_mapping(definition)
         content = as_mapping(body.get("content"))
         if not content:
             return
         media_type = min(content, key=_rank_media_type)
-        media = self._references.resolve_mapping(content[media_type])
+        media = references.resolve_mapping(content[media_type])
         schema = self._schemas.translate(media.get("schema", {}))
         encoding = as_mapping(media.get("encoding"))
         writers = (self._add_json, self._add_form, self._add_multipart, self._add_text)
@@ -67,14 +65,24 @@ class BodyWriter:
         if members:
             self._request.body = self._expand_members(*members)
         else:
-            self._request.body = self._request.add_argument("body", "body", media.schema, required=media.required)
+            self._set_argument(media, media.schema)
         if not members or content_type != _JSON:
-            self._request.headers["Content-Type"] = escape_literal(content_type)
+            self._set_type(content_type)
+
+    def _set_argument(self, media: _MediaType, schema: JSON) -> None:
+        """Make the whole body one argument."""
+        self._request.body = self._add("body", schema, required=media.required)
+
+    def _set_type(self, media_type: str) -> None:
+        self._request.headers["Content-Type"] = escape_literal(media_type)
+
+    def _add(self, name: str, schema: JSON, *, required: bool) -> str:
+        return self._request.add_argument(name, "body", schema, required=required)
 
     def _expand_members(self, properties: JSON, required: list[str], rules: JSON) -> JSON:
         placeholders = {}
         for name, schema in properties.items():
-            placeholders[name] = self._request.add_argument(name, "body", schema, required=name in required)
+            placeholders[name] = self._add(name, schema, required=name in required)
         argument_names = {name: placeholder[2:-1] for name, placeholder in placeholders.items()}
         self._request.rules = {
             key: [{"required": [argument_names[name] for name in branch["required"]]} for branch in rule]
@@ -120,15 +128,15 @@ class BodyWriter:
         for name, schema in members[0].items():
             self._add_field(fields, name, schema, as_mapping(media.encoding.get(name)), name in members[1])
         self._request.body = "&".join(f"{quote(name, safe='')}={value}" for name, value in fields.items())
-        self._request.headers["Content-Type"] = escape_literal(media.media_type)
+        self._set_type(media.media_type)
 
     def _add_unknown_fields(self, media: _MediaType) -> None:
         """Add a form as one argument, unless it has no fields: some documents declare one if there is no body."""
         if media.schema.get("properties") == {} and "additionalProperties" not in media.schema:
             return
-        definition = {"type": "object", "description": media.schema.get("description", "The fields of the form.")}
-        self._request.body = self._request.add_argument("body", "body", definition, required=media.required)
-        self._request.headers["Content-Type"] = escape_literal(media.media_type)
+        description = media.schema.get("description", "The fields of the form.")
+        self._set_argument(media, {"type": "object", "description": description})
+        self._set_type(media.media_type)
 
     def _leave_out_multipart(self, media: _MediaType) -> None:
         """Omit a multipart body without known parts."""
@@ -142,11 +150,11 @@ class BodyWriter:
     ) -> None:
         types = self._schemas.find_types(schema)
         if encoding.get("style") == "deepObject":
-            ObjectFields(self._request, self._schemas, "body", fields).add(name, schema, required=required)
+            ObjectFields(self._request, "body", fields).add(name, schema, required=required)
             return
         is_complex = "object" in types or "object" in self._schemas.find_types(schema.get("items") or {})
         field_schema = to_json_text_schema(schema) if is_complex else schema
-        placeholder = self._request.add_argument(name, "body", field_schema, required=required)
+        placeholder = self._add(name, field_schema, required=required)
         style = as_text(encoding.get("style")) or "form"
         is_joined = "array" in types and not is_complex and encoding.get("explode", style == "form") is not True
         fields[name] = join_list(placeholder, get_list_format(style)) if is_joined else placeholder
@@ -171,9 +179,9 @@ class BodyWriter:
         if is_list or self._is_file(schema):
             definition = to_file_schema(schema)
             definition = {"type": "array", "items": definition} if is_list else definition
-            placeholder = to_file(self._request.add_argument(name, "body", definition, required=required))
+            placeholder = to_file(self._add(name, definition, required=required))
         else:
-            placeholder = self._request.add_argument(name, "body", schema, required=required)
+            placeholder = self._add(name, schema, required=required)
         is_single = content_type and not set(content_type) & set(",*${}") and "/" in content_type
         return {"value": placeholder, "contentType": content_type} if is_single else placeholder
 
@@ -186,18 +194,11 @@ class BodyWriter:
     def _add_text(self, media: _MediaType) -> None:
         media_type = media.media_type.partition(";")[0].strip().lower()
         if "xml" not in media_type and (self._is_file(media.schema) or is_binary(media_type)):
-            definition = to_file_schema(media.schema)
-            self._request.body = to_file(
-                self._request.add_argument("body", "body", definition, required=media.required)
-            )
-            is_type = "*" not in media_type
-            self._request.headers["Content-Type"] = escape_literal(media.media_type) if is_type else OTHER_TYPE
+            self._request.body = to_file(self._add("body", to_file_schema(media.schema), required=media.required))
+            self._set_type(OTHER_TYPE if "*" in media_type else media.media_type)
             return
-        text = {"type": "string", "description": f"The body, as text ({media.media_type[:60]})."}
-        self._request.body = self._request.add_argument("body", "body", text, required=media.required)
-        self._request.headers["Content-Type"] = (
-            "text/plain" if "*" in media.media_type else escape_literal(media.media_type)
-        )
+        self._set_argument(media, {"type": "string", "description": f"The body, as text ({media.media_type[:60]})."})
+        self._set_type("text/plain" if "*" in media.media_type else media.media_type)
 
 
 def _rank_media_type(media_type: str) -> int:

@@ -81,9 +81,9 @@ class OperationConverter:
         base = self._servers.find_base_url(
             swagger.convert_servers(self._document) if is_swagger else find_servers(*levels)
         )
-        request = RequestBuilder(location.method.upper())
+        request = RequestBuilder(location.method.upper(), self._schemas)
         self._add_path_and_parameters(request, base, location.path, operation)
-        BodyWriter(request, self._schemas, self._references).add(operation.get("requestBody"))
+        BodyWriter(request).add(operation.get("requestBody"))
         secrets = self._add_credentials(request, operation)
         self._add_response(request, operation)
         for name, value in self._additions.headers.items():  # last, because they replace those of the document
@@ -110,15 +110,15 @@ class OperationConverter:
     def _add_path_and_parameters(
         self, request: RequestBuilder, base: str, path: str, operation: Mapping[str, Any]
     ) -> None:
-        parameters = [Parameter(definition, self._schemas, self._references) for definition in operation["parameters"]]
-        writer = ParameterWriter(request, self._schemas)
+        parameters = [Parameter(definition, self._schemas) for definition in operation["parameters"]]
+        writer = ParameterWriter(request)
         path_parameters = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
         plain_path, _, query = path.partition("#")[0].partition("?")
         placeholders = {}
         for name in find_variables(plain_path):  # including variables that the document does not describe
             undeclared = {"name": name, "in": "path", "schema": {"type": "string"}}
             placeholders[name] = writer.build_path_segment(
-                path_parameters.get(name) or Parameter(undeclared, self._schemas, self._references)
+                path_parameters.get(name) or Parameter(undeclared, self._schemas)
             )
         request.url = build_url_template(base, plain_path, placeholders)
         request.query.update({escape_literal(name): escape_literal(value) for name, value in parse_qsl(query)})
@@ -177,7 +177,7 @@ class OperationConverter:
             "type": "http",
             "description": describe_operation(operation.get("summary"), operation.get("description")),
             "tags": to_tags(tag for tag in as_list(operation.get("tags")) if isinstance(tag, str)),
-            "argSchema": request.build_schema(self._schemas),
+            "argSchema": request.build_schema(),
             "httpImpl": request.build_implementation(),
         }
         ToolDraft.of(body)

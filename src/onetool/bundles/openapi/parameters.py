@@ -34,12 +34,12 @@ _MAX_DEPTH = 3
 class Parameter:
     """A parameter with its translated schema."""
 
-    def __init__(self, definition: Mapping[str, Any], schemas: SchemaTranslator, references: References) -> None:
+    def __init__(self, definition: Mapping[str, Any], schemas: SchemaTranslator) -> None:
         self.name = as_text(definition.get("name"))
         self.location = as_text(definition.get("in"))
         self.required = definition.get("required") is True or self.location == "path"
         self.description = definition.get("description", "")
-        self.is_json, schema = _find_schema(definition, references)
+        self.is_json, schema = _find_schema(definition, schemas.references)
         self.schema = schemas.translate(schema)
         if isinstance(definition.get("example"), str | int | float):
             self.schema = {**self.schema, "examples": [definition["example"]]}
@@ -75,9 +75,8 @@ def _drop_string_examples(schema: JSON, types: set[str]) -> JSON:
 class ParameterWriter:
     """A writer that adds parameters to a request."""
 
-    def __init__(self, request: RequestBuilder, schemas: SchemaTranslator) -> None:
+    def __init__(self, request: RequestBuilder) -> None:
         self._request = request
-        self._schemas = schemas
 
     def add(self, parameter: Parameter) -> None:
         writers: Mapping[str, Callable[[Parameter], None]] = {
@@ -101,7 +100,7 @@ class ParameterWriter:
 
     def _add_query(self, parameter: Parameter) -> None:
         if parameter.is_json or not parameter.types & {"object", "array"}:
-            self._request.query[escape_literal(parameter.name)] = self._add_single_value(parameter)
+            self._set_query(parameter.name, self._add_single_value(parameter))
         elif "object" in parameter.types:
             self._add_query_object(parameter)
         else:
@@ -109,29 +108,33 @@ class ParameterWriter:
 
     def _add_query_list(self, parameter: Parameter) -> None:
         if not parameter.is_flat:
-            self._request.query[escape_literal(parameter.name)] = self._add_argument(parameter)
+            self._set_query(parameter.name, self._add_argument(parameter))
             if parameter.style != "deepObject":
                 name = parameter.name[:60]
                 self._request.omit(f"{name} is sent as {name}[0][key]: the document does not define its format")
         elif parameter.style == "deepObject":
-            self._request.query[escape_literal(f"{parameter.name}[]")] = self._add_argument(parameter)
+            self._set_query(f"{parameter.name}[]", self._add_argument(parameter))
         elif parameter.explode:
-            self._request.query[escape_literal(parameter.name)] = self._add_argument(parameter)
+            self._set_query(parameter.name, self._add_argument(parameter))
         else:
-            self._request.query[escape_literal(parameter.name)] = self._add_single_value(parameter)
+            self._set_query(parameter.name, self._add_single_value(parameter))
 
     def _add_query_object(self, parameter: Parameter) -> None:
-        members = self._schemas.find_members(parameter.schema)
+        members = self._request.schemas.find_members(parameter.schema)
         if members is None and parameter.style == "deepObject":
-            self._request.query[escape_literal(parameter.name)] = self._add_argument(parameter)
+            self._set_query(parameter.name, self._add_argument(parameter))
             return
         if members is None or not (parameter.explode or parameter.style == "deepObject"):
             self._omit(parameter, "objects with unknown keys are not supported in a query")
             return
         fields: dict[str, str] = {}
-        writer = ObjectFields(self._request, self._schemas, "query", fields)
+        writer = ObjectFields(self._request, "query", fields)
         writer.add_members("" if parameter.style == "form" else parameter.name, *members, required=parameter.required)
-        self._request.query |= {escape_literal(name): value for name, value in fields.items()}
+        for name, value in fields.items():
+            self._set_query(name, value)
+
+    def _set_query(self, name: str, value: str) -> None:
+        self._request.query[escape_literal(name)] = value
 
     # --- headers and cookies ---------------------------------------------------------------------------------------
 
@@ -174,11 +177,8 @@ class ParameterWriter:
 class ObjectFields:
     """Properties of an object as fields of a query or a form: `name[key]`, or `key` without a name."""
 
-    def __init__(
-        self, request: RequestBuilder, schemas: SchemaTranslator, location: str, fields: dict[str, str]
-    ) -> None:
+    def __init__(self, request: RequestBuilder, location: str, fields: dict[str, str]) -> None:
         self._request = request
-        self._schemas = schemas
         self._location = location
         self._fields = fields
 
@@ -190,11 +190,11 @@ class ObjectFields:
             self.add(full_name, schema, required=required and key in required_names, depth=depth)
 
     def add(self, name: str, schema: JSON, *, required: bool, depth: int = 0) -> None:
-        types = self._schemas.find_types(schema)
-        members = self._schemas.find_members(schema) if "object" in types else None
+        types = self._request.schemas.find_types(schema)
+        members = self._request.schemas.find_members(schema) if "object" in types else None
         if members is not None and depth < _MAX_DEPTH:
             self.add_members(name, *members, required=required, depth=depth + 1)
-        elif "object" in types or "object" in self._schemas.find_types(schema.get("items") or {}):
+        elif "object" in types or "object" in self._request.schemas.find_types(schema.get("items") or {}):
             self._fields[name] = self._request.add_argument(name, self._location, schema, required=required)
         else:
             key = f"{name}[]" if "array" in types and not name.endswith("[]") else name

@@ -31,6 +31,7 @@ class RequestBuilder:
     """The templates and arguments of one request. `omissions` are the reasons for parts that are left out."""
 
     method: str
+    schemas: SchemaTranslator
     url: str = ""
     query: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
@@ -75,9 +76,9 @@ class RequestBuilder:
                 self.arguments.pop(match[1], None)
                 self.required = [other for other in self.required if other != match[1]]
 
-    def build_schema(self, schemas: SchemaTranslator) -> JSON:
+    def build_schema(self) -> JSON:
         """Return `argSchema`."""
-        definitions = schemas.collect_definitions(self.arguments.values())
+        definitions = self.schemas.collect_definitions(self.arguments.values())
         arguments = {name: _drop_invalid_default(part, definitions) for name, part in self.arguments.items()}
         required = [name for name in self.required if "default" not in arguments[name]]
         schema: JSON = {"type": "object", "properties": arguments, "additionalProperties": False, **self.rules}

@@ -33,7 +33,7 @@ MAX_BRANCHES: Final = 200
 
 class SchemaTranslator:
     def __init__(self, references: References) -> None:
-        self._references = references
+        self.references = references
         self._used_names = UniqueNames("_")
         self._names: dict[str, str] = {}  # names of definitions by reference
         self._targets: dict[str, JSON] = {}
@@ -44,7 +44,7 @@ class SchemaTranslator:
 
     def translate(self, schema: Any) -> JSON:
         """Return the translated schema with a resolved top level. Inner references point to `$defs`."""
-        found = self._references.follow(schema)
+        found = self.references.follow(schema)
         if found is schema or not isinstance(found, dict):
             return self._translate(found, _Budget(MAX_NODES))
         overrides = {key: schema[key] for key in ("description", "nullable") if key in schema}
@@ -120,7 +120,7 @@ class SchemaTranslator:
     def _translate_reference(self, schema: Mapping[str, Any], budget: "_Budget") -> JSON:
         reference = schema["$ref"]
         try:
-            target = self._references.follow(schema)
+            target = self.references.follow(schema)
         except BundleError:
             self.unresolved.add(reference)  # inside a schema; at the top of an argument it is rejected
             return {}
@@ -158,7 +158,7 @@ class SchemaTranslator:
             # With a discriminator, one branch is meant even if several match.
             declared = "anyOf" if key == "oneOf" and "discriminator" in schema and "anyOf" not in schema else key
             yield from self._translate_subschemas(declared, schema[key], budget)
-        read_only = _find_read_only(schema, self._references)
+        read_only = _find_read_only(schema, self.references)
         yield "required", [name for name in list_strings(schema.get("required")) if name not in read_only] or None
 
     def _translate_subschemas(self, key: str, value: Any, budget: "_Budget") -> Iterator[tuple[str, Any]]:
@@ -174,7 +174,7 @@ class SchemaTranslator:
 
     def _translate_members(self, key: str, members: JSON, budget: "_Budget") -> JSON:
         """Translate the writable members; those that are read-only are omitted."""
-        writable = {name: part for name, part in members.items() if not is_read_only(part, self._references)}
+        writable = {name: part for name, part in members.items() if not is_read_only(part, self.references)}
         valid = (
             writable
             if key != "patternProperties"
