@@ -73,12 +73,12 @@ def open_runs(
     agents = Agents(lambda *_: None)
     agents.configure(loaded, {})
     redact = Redactor()
-    stores = open_files(loaded.directories)
-    presenter = Presenter(settings.output, stores.results(settings.output), redact)
-    runner = Runner(bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=stores.snippets)
+    state = open_files(loaded.directories)
+    presenter = Presenter(settings.output, state.results(settings.output), redact)
+    runner = Runner(bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=state.snippets)
     runs = kind(bus, agents)
     runs.configure(
-        *(loaded, runner, store, stores.media(settings.output)),
+        *(loaded, runner, store, state.media(settings.output)),
         redact=redact,
         log=log or Log(),
         error=None,

@@ -1,4 +1,4 @@
-"""The application: creates and closes settings, sources of tools, cells and stores.
+"""The application: creates and closes settings, sources of tools, cells and the state.
 
 Use `async with OneTool(settings) as app:`, then `app.bus` and `await app.run(command)`; or `with` and `run_sync` in
 programs without an event loop. All state is in this object, and nothing is started before it is needed; transports that
@@ -48,8 +48,6 @@ from onetool.runner.answer import Answer
 from onetool.runner.cells import Cells, CellSource
 from onetool.runner.run_output import RunOutput
 from onetool.runner.tool_loader import load_builtin_tools
-from onetool.runs.decisions import is_revoked
-from onetool.runs.model import DurableRunRecord
 from onetool.runs.questions import Approver
 from onetool.runs.runs import Runs
 from onetool.search import SearchHit
@@ -105,7 +103,7 @@ class OneTool:
         self.reader = SettingsReader(read_given if is_given else read, examine, environment)
         self.editing_settings = asyncio.Lock()  # held by an edit until it is in effect here
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
-        self._state: Parts | None = None
+        self._parts: Parts | None = None
         self.times_configured = 0
         self.times_fixed = 0  # what health reports as fixable
         self.agents = Agents(self._warn)
@@ -126,22 +124,22 @@ class OneTool:
             log_event,
             self.reader.still_trusted,
             shared=None if shared is None else shared.workers,
-            get_jobs=lambda: self.stores.jobs,
+            get_jobs=lambda: self.state.jobs,
         )
         services = UpstreamServices(
             registry.mark_disabled,
             log_event,
-            lambda: self._require_state().media,
+            lambda: self._require_parts().media,
             self.sign_ins,
             None if shared is None else shared.connections,
         )
-        self.servers = Servers(services, make_worker_environment(environment), lambda: self.stores)
+        self.servers = Servers(services, make_worker_environment(environment), lambda: self.state)
         self.bundles = BundleSource(
             registry,
-            lambda: self._require_state().net,
-            lambda: self._require_state().media,
+            lambda: self._require_parts().net,
+            lambda: self._require_parts().media,
             self.sign_ins,
-            lambda: self.stores,
+            lambda: self.state,
         )
         registry.sources = (registered, self.extensions, self.servers, self.bundles)
         self._search = CatalogSearch(registry)
@@ -201,60 +199,56 @@ class OneTool:
 
     async def __aexit__(self, *_: object) -> None:
         self._retiring.cancel()
-        state = self._require_state()
+        parts = self._require_parts()
         await self.runs.close()
-        await state.cells.__aexit__(None, None, None)
-        await asyncio.gather(*(source.close() for source in self.registry.sources), state.net.close(), self.llm.close())
+        await parts.cells.__aexit__(None, None, None)
+        await asyncio.gather(*(source.close() for source in self.registry.sources), parts.net.close(), self.llm.close())
         await self.sign_ins.close()
-        for close in (state.audit.close, state.stores.close, self.log.close):
+        for close in (parts.audit.close, parts.state.close, self.log.close):
             await anyio.to_thread.run_sync(close)
 
     def _configure(self, loaded: Loaded, error: ConfigError | None = None) -> None:
         """Apply a configuration. Current runs finish in their cells."""
         if self._log is None:
             self._log = Log(loaded.directories.data / "logs" / "onetool.log")
-        old, log = self._state, self._log
-        state = self._state = make_parts(
+        old, log = self._parts, self._log
+        parts = self._parts = make_parts(
             loaded, error, old, bus=self.bus, log=log, make_cells=self._make_cells, own_ports=self._own_ports
         )
-        log.configure(loaded.settings.log_level, state.redact)
-        self.bus.events.redact, self.bus.admit = state.redact, state.audit.admit
-        self._telemetry.configure(log, state.audit, state.stores)
-        self.agents.configure(loaded, state.projects, state.stores.guard_budget)
-        self.llm.configure(loaded, state.redact, state.stores.token_usage)
-        self.sign_ins.configure(loaded, state.stores.credentials)
+        log.configure(loaded.settings.log_level, parts.redact)
+        self.bus.events.redact, self.bus.admit = parts.redact, parts.audit.admit
+        self._telemetry.configure(log, parts.audit, parts.state)
+        self.agents.configure(loaded, parts.projects, parts.state.guard_budget)
+        self.llm.configure(loaded, parts.redact, parts.state.token_usage)
+        self.sign_ins.configure(loaded, parts.state.credentials)
         self.runs.configure(
             loaded,
-            state.runner,
-            state.stores.runs,
-            state.media,
-            redact=state.redact,
+            parts.runner,
+            parts.state.runs,
+            parts.media,
+            redact=parts.redact,
             log=log,
             error=error,
             environment=self.environment,
-            is_revoked=self._is_revoked,
-            record_decision=state.audit.decision,
+            is_revoked=parts.is_revoked,
+            record_decision=parts.audit.decision,
         )
-        self.registry.aliases, self.registry.switches = loaded.settings.aliases, state.stores.disabled_tools
+        self.registry.aliases, self.registry.switches = loaded.settings.aliases, parts.state.disabled_tools
         for source in self.registry.sources:
             source.configure(loaded)
         self.times_configured += 1
-        for work in old.retire(state) if old is not None else ():
+        for work in old.retire(parts) if old is not None else ():
             self._retiring.start(work)
-
-    def _is_revoked(self, run: DurableRunRecord) -> bool:
-        auth = self.settings.auth
-        return is_revoked(run, self.stores.tokens.apply(auth.tokens), auth.issuers)
 
     def _own_ports(self) -> set[int]:
         """Return the ports that servers of this user listen on, from files."""
         others = (entry.port for entry in list_servers(self.directories.user))
         return self.listening_ports | {port for port in others if port is not None}
 
-    def _require_state(self) -> Parts:
-        if self._state is None:
+    def _require_parts(self) -> Parts:
+        if self._parts is None:
             raise RuntimeError("OneTool is not open: use `async with OneTool(settings) as app:`")
-        return self._state
+        return self._parts
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -302,7 +296,7 @@ class OneTool:
 
     def warm_up(self) -> None:
         """Start a cell before the first run. Returns immediately."""
-        self._require_state().cells.warm_up()
+        self._require_parts().cells.warm_up()
 
     def _warn(self, agent: str, text: str) -> None:
         """Add a notice for the agent and log a warning."""
@@ -318,50 +312,50 @@ class OneTool:
     @property
     def config_error(self) -> ConfigError | None:
         """The error in the configuration, if any; only help runs until it is fixed."""
-        return self._require_state().error
+        return self._require_parts().error
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The problems found in the configuration."""
-        return self._require_state().loaded.problems
+        return self._require_parts().loaded.problems
 
     @property
     def settings(self) -> Settings:
-        return self._require_state().loaded.settings
+        return self._require_parts().loaded.settings
 
     @property
     def directories(self) -> Directories:
-        return self._require_state().loaded.directories
+        return self._require_parts().loaded.directories
 
     @property
-    def stores(self) -> State:
-        return self._require_state().stores
+    def state(self) -> State:
+        return self._require_parts().state
 
     @property
     def media(self) -> MediaStorage:
-        return self._require_state().media
+        return self._require_parts().media
 
     @property
     def audit(self) -> AuditLog:
-        return self._require_state().audit
+        return self._require_parts().audit
 
     @property
     def net(self) -> Net:
-        return self._require_state().net
+        return self._require_parts().net
 
     @property
     def redact(self) -> Redactor:
         """The redactor: `redact(text)` removes the values of secrets."""
-        return self._require_state().redact
+        return self._require_parts().redact
 
     @property
     def cells(self) -> CellSource:
-        return self._require_state().cells
+        return self._require_parts().cells
 
     @property
     def disabled_names(self) -> frozenset[str]:
         """The names of disabled tools and packs, without bundles, which have their own state."""
-        return frozenset(name for name in self.stores.disabled_tools.off() if not name.startswith(OWNER_MARK))
+        return frozenset(name for name in self.state.disabled_tools.off() if not name.startswith(OWNER_MARK))
 
     @property
     def owner_disabled(self) -> frozenset[str]:
@@ -369,17 +363,17 @@ class OneTool:
 
         `*` if that is unknown.
         """
-        return list_owner_marks(self.stores.disabled_tools.off())
+        return list_owner_marks(self.state.disabled_tools.off())
 
     def mark_disabled(self, keys: Iterable[str], *, on: bool) -> None:
         """Record that an owner disabled these names or IDs, or enabled them. Blocks on the disk."""
         marks = [f"{OWNER_MARK}{key}" for key in (self.owner_disabled.intersection(keys) if on else keys)]
         if marks:
-            self.stores.disabled_tools.set(*marks, on=on)
+            self.state.disabled_tools.set(*marks, on=on)
 
     @property
     def results(self) -> ResultStorage:
-        return self._require_state().results
+        return self._require_parts().results
 
     async def discover(self, words: Collection[str] | None = None) -> None:
         """Update the registry; `words` are the packs that are needed, None for all."""
@@ -387,20 +381,20 @@ class OneTool:
 
     async def switch(self, name: str, *, on: bool) -> None:
         """Enable or disable a tool or pack permanently."""
-        await anyio.to_thread.run_sync(partial(self.stores.disabled_tools.set, name, on=on))
+        await anyio.to_thread.run_sync(partial(self.state.disabled_tools.set, name, on=on))
         self.registry.apply_switches()
 
     async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]:
         """Search all tools, packs, snippets and aliases. `agent` adds the saved snippets that it can use."""
         await self.discover()
-        state = self._require_state()
-        settings, saved = state.loaded.settings, state.stores.snippets
+        parts = self._require_parts()
+        settings, saved = parts.loaded.settings, parts.state.snippets
 
         def search() -> list[SearchHit]:
             usable = {} if agent is None else merge_snippets({}, saved, agent)
             more = {name: snippet for name, snippet in usable.items() if name not in settings.snippets}
             return self._search.search(
-                state.stores.search, query, limit, settings, stored=self.bundles.searchable(), saved=more
+                parts.state.search, query, limit, settings, stored=self.bundles.searchable(), saved=more
             )
 
         return await anyio.to_thread.run_sync(search)
@@ -465,7 +459,7 @@ class OneTool:
         """
 
         def read() -> Loaded:
-            old = self._require_state().loaded
+            old = self._require_parts().loaded
             return self.reader.accept(examined or self.reader.read(), old, unasked=unasked)
 
         self._configure(await anyio.to_thread.run_sync(read))
@@ -474,38 +468,38 @@ class OneTool:
 
     async def apply_edit(self, after: Loaded, files: SettingsContents) -> None:
         """Apply an edit that this process has validated and written. The files are not read again."""
-        accept = partial(self.reader.accept_edit, after, files, self._require_state().loaded)
+        accept = partial(self.reader.accept_edit, after, files, self._require_parts().loaded)
         self._configure(await anyio.to_thread.run_sync(accept))
         await self._join_store()
 
     @property
     def loaded(self) -> Loaded:
-        return self._require_state().loaded
+        return self._require_parts().loaded
 
     async def _join_store(self) -> None:
         """Wait for a store that was just opened, and apply the settings there."""
-        state = self.stores
+        state = self.state
         is_new = self.reader.join(state.settings, self.settings.store or "")
         if not is_new:
             return
         await anyio.to_thread.run_sync(state.wait, STORE_SECONDS)
         if self.reader.is_outdated:
-            read = partial(self.reader.reread, self._require_state().loaded, unasked=False)
+            read = partial(self.reader.reread, self._require_parts().loaded, unasked=False)
             with suppress(ToolError):  # until the files are valid again, no agent may call anything
                 self._configure(await anyio.to_thread.run_sync(read))
 
     async def has_current_settings(self) -> bool:
         """Return whether the settings in effect are valid, and are those that the files have now."""
-        state = self._require_state()
+        parts = self._require_parts()
         try:
-            loaded = await anyio.to_thread.run_sync(partial(self.reader.reread, state.loaded, unasked=False))
+            loaded = await anyio.to_thread.run_sync(partial(self.reader.reread, parts.loaded, unasked=False))
         except ToolError:
             return False
-        return state.error is None and loaded == state.loaded
+        return parts.error is None and loaded == parts.loaded
 
     async def health(self) -> JsonObject:
         """Return the health report; `findings` are the problems as data."""
-        report = lambda: self._checks().report_health(self._require_state(), self.log)  # noqa: E731 - it is short
+        report = lambda: self._checks().report_health(self._require_parts(), self.log)  # noqa: E731 - it is short
         return await self._health.join(report, (self.times_configured, self.times_fixed))
 
     async def check(self, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
@@ -513,7 +507,7 @@ class OneTool:
 
         `stored` are problems with stored files that were found earlier.
         """
-        return await self._checks().find_problems(self._require_state(), self.log, seconds, stored)
+        return await self._checks().find_problems(self._require_parts(), self.log, seconds, stored)
 
     def _checks(self) -> "Checks":
         from onetool.checks import Checks

@@ -14,6 +14,8 @@ from onetool.paths import resolve_path
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
+from onetool.runs.decisions import is_revoked
+from onetool.runs.model import DurableRunRecord
 from onetool.state.audit import AuditLog, open_audit_log
 from onetool.state.opening import open_state
 from onetool.state.storage import MediaStorage, ResultStorage, State
@@ -27,19 +29,24 @@ class Parts:
     cells: CellSource
     runner: Runner
     redact: Redactor
-    stores: State
+    state: State
     results: ResultStorage
     media: MediaStorage
     audit: AuditLog
     net: Net
     projects: dict[str, str]
 
+    def is_revoked(self, run: DurableRunRecord) -> bool:
+        """Return whether the token or sign-in that started a run is no longer accepted."""
+        auth = self.loaded.settings.auth
+        return is_revoked(run, self.state.tokens.apply(auth.tokens), auth.issuers)
+
     def retire(self, successor: "Parts") -> Iterator[Awaitable[object]]:
         """Yield the cleanup of parts that the successor does not share. Current runs finish in their cells."""
         if successor.cells is not self.cells:
             yield self.cells.retire()
-        if successor.stores is not self.stores:
-            yield anyio.to_thread.run_sync(self.stores.close)
+        if successor.state is not self.state:
+            yield anyio.to_thread.run_sync(self.state.close)
         if successor.audit is not self.audit:
             yield anyio.to_thread.run_sync(self.audit.close)
         if successor.net is not self.net:
@@ -62,8 +69,9 @@ def make_parts(
     """
     settings, directories = loaded.settings, loaded.directories
     keys = (settings.llm.api_key, *(issuer.client_secret for issuer in settings.auth.issuers))
-    redact, stores = Redactor({*loaded.secret_values, *filter(None, keys)}), _open_stores(loaded, old)
-    results = stores.results(settings.output)
+    redact = Redactor({*loaded.secret_values, *filter(None, keys)})
+    state = _open_state(loaded, old)
+    results = state.results(settings.output)
     paths = settings.projects.items()
     projects = {name: str(resolve_path(path, directories.root, directories.home)) for name, path in paths}
     if old is not None and old.loaded.settings.execution == settings.execution:
@@ -82,26 +90,26 @@ def make_parts(
         runner=Runner(
             *(bus, cells, settings, Presenter(settings.output, results, redact)),
             projects=projects,
-            saved_snippets=stores.snippets,
+            saved_snippets=state.snippets,
         ),
         redact=redact,
-        stores=stores,
+        state=state,
         results=results,
-        media=stores.media(settings.output),
-        audit=_open_audit(loaded, stores, redact, old),
+        media=state.media(settings.output),
+        audit=_open_audit(loaded, state, redact, old),
         net=net,
         projects=projects,
     )
 
 
-def _open_stores(loaded: Loaded, old: Parts | None) -> State:
+def _open_state(loaded: Loaded, old: Parts | None) -> State:
     is_same = (
         old is not None
         and old.loaded.settings.store == loaded.settings.store
         and old.loaded.directories.data == loaded.directories.data
     )
     if old is not None and is_same:
-        state = old.stores
+        state = old.state
     else:
         state = open_state(loaded)
         state.start()
@@ -110,7 +118,7 @@ def _open_stores(loaded: Loaded, old: Parts | None) -> State:
 
 
 def _open_audit(loaded: Loaded, state: State, redact: Redactor, old: Parts | None) -> AuditLog:
-    if old is None or old.stores is not state or old.loaded.audit_file != loaded.audit_file:
+    if old is None or old.state is not state or old.loaded.audit_file != loaded.audit_file:
         audit = open_audit_log(loaded, state)
         if old is not None:
             audit.on_record = old.audit.on_record

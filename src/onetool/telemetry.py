@@ -50,9 +50,9 @@ class Telemetry:
         events.subscribe(self._log_run, RunFinished)
         events.subscribe(self._count_run, RunFinished)
 
-    def configure(self, log: Log, audit: AuditLog, stores: State) -> None:
-        """Use these logs and stores from now on."""
-        self._log, self._audit, self._stores = log, audit, stores
+    def configure(self, log: Log, audit: AuditLog, state: State) -> None:
+        """Use these logs and this state from now on."""
+        self._log, self._audit, self._state = log, audit, state
 
     def begin_session(
         self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
@@ -62,7 +62,7 @@ class Telemetry:
         `client` identifies the client; `stored` are the tokens of stored definitions.
         """
         session = f"{self._events.session}/{client}" if client else self._events.session
-        self._stores.recorder.add(
+        self._state.recorder.add(
             SessionRecord(session, agent, {**dict(stored), **_count_definition_tokens(tools)}, own_tokens)
         )
 
@@ -95,7 +95,7 @@ class Telemetry:
         text, size = encode_value(event.value) if event.error is None else (None, 0)
         tokens = -(-size // BYTES_PER_TOKEN) if is_counted else 0
         name, failed = event.name if tool is None else tool.name, event.error is not None
-        add, counts = self._stores.recorder.add, self._counts.get(run_id)
+        add, counts = self._state.recorder.add, self._counts.get(run_id)
         if tool is not None and tool.identity and event.is_allowed:
             add(UseRecord(tool.identity))
         fields = context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at, event.call_id
@@ -114,7 +114,7 @@ class Telemetry:
 
     def _record_values(self, event: CallFinished, run_id: str, name: str, result: str | None, number: int) -> None:
         """Record the arguments and the result or error of a call, for people who look at its run."""
-        recorder, context, redact = self._stores.recorder, event.context, self._events.redact.redact_prefix
+        recorder, context, redact = self._state.recorder, event.context, self._events.redact.redact_prefix
         message = None if event.error is None else describe(event.failure or event.error)[:MAX_ERROR_CHARS]
         if message is not None:
             names = context.agent_id, context.actor, name
@@ -130,7 +130,7 @@ class Telemetry:
         if tool is None or event.error is not None or tool.output is not None or tool.pack == "ot":
             return
         if not isinstance(value, RawJson) and not tool.continues(event.args or {}):
-            self._stores.shapes.learn(tool.name, value)
+            self._state.shapes.learn(tool.name, value)
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Telemetry:
     def _count_run(self, event: RunFinished) -> None:
         context = event.context
         counts = self._counts.pop(context.correlation_id, _RunCounts(""))
-        run_id, add, error = context.correlation_id, self._stores.recorder.add, event.error
+        run_id, add, error = context.correlation_id, self._state.recorder.add, event.error
         tokens, session = (event.answer_tokens, counts.result_tokens), self._events.session
         run = RunRecord(run_id, context.agent_id, session, event.seconds, error, event.calls, *tokens, event.at)
         run = run._replace(command=counts.command, calls=counts.calls, failed=counts.failed, cost=counts.cost)

@@ -125,7 +125,7 @@ def test_an_approval_is_for_one_account(tmp_path: Path, server: AuthorizationSer
             return await app.onetool.run(code)
 
         answer = app.portal.start_task_soon(ask, "ot.account('gh', 'home').write_note('x')")
-        runs = app.onetool.stores.runs
+        runs = app.onetool.state.runs
         assert eventually(lambda: [call for run in runs.list_runs() for call in runs.list_calls(run.id)])
         (call,) = [call for run in runs.list_runs() for call in runs.list_calls(run.id)]
         assert json.loads(call.arguments) == {"text": "x", "@account": "home"}

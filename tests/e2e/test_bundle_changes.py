@@ -71,7 +71,7 @@ def test_tool_changes_need_a_matching_etag_which_calls_keep_valid(tmp_path: Path
         assert get_error_code(rest.send("PUT", path, draft())) == (409, "duplicate")
         tag = rest.client.get(path).headers["etag"]
         assert rest.invoke(path).json()["ok"]
-        app.stores.recorder.flush()
+        app.state.recorder.flush()
         assert (
             rest.client.get(path, headers={"If-None-Match": tag}).status_code == 200
         )  # the call changed the representation

@@ -118,8 +118,8 @@ def test_every_session_is_counted_once_for_its_agent(server: Published) -> None:
         assert server.post(body, {**headers, **build_auth_header("bob")}).status_code == 200
 
     def count_sessions(agent: str) -> int:
-        server.onetool.stores.recorder.flush()
-        return summarize(server.onetool.stores.recorder.database, agent=agent)["savings"]["sessions"]
+        server.onetool.state.recorder.flush()
+        return summarize(server.onetool.state.recorder.database, agent=agent)["savings"]["sessions"]
 
     assert eventually(lambda: (count_sessions("ada"), count_sessions("bob")) == (2, 2))
     assert count_sessions("default") == 0

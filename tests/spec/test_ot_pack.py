@@ -1081,7 +1081,7 @@ def test_stats_accept_an_alias_as_tool_name(fresh: App, name: str) -> None:
 def test_stats_can_be_filtered_by_period(fresh: App) -> None:
     for days, tool_name in ((0, "a.b"), (3, "c.d"), (20, "e.f"), (90, "g.h")):
         at = time.time() - days * 86_400 - 60
-        fresh.onetool.stores.recorder.add(CallRecord(tool_name, "default", "s", "", 0.1, None, 9, at))
+        fresh.onetool.state.recorder.add(CallRecord(tool_name, "default", "s", "", 0.1, None, 9, at))
     periods = {period: fresh.data(f"ot.stats(period={period!r})") for period in ("day", "week", "month", "all")}
     of_others = {
         period: [entry["name"] for entry in stats["tools"] if not entry["name"].startswith("ot.")]

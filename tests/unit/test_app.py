@@ -185,7 +185,7 @@ def test_a_cell_that_a_call_started_does_not_count_its_calls_as_nested() -> None
     @tool("cells.replace")
     async def replace() -> None:
         """Start the next cell during this call."""
-        cells = app.onetool._require_state().cells
+        cells = app.onetool._require_parts().cells
         assert isinstance(cells, Cells)
         for cell in list(cells._idle):
             cells._idle.remove(cell)

@@ -467,7 +467,7 @@ def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
             await app.run("ot.version()\nmachine.nix()", caller=Caller(client="editor"))
             context = app.context()
             await app.bus.call_tool("machine.now", {}, context)
-            return app.stores.recorder.database, context.correlation_id
+            return app.state.recorder.database, context.correlation_id
 
     statistics, direct = anyio.run(recorded)
     call, run = list_page(statistics, RunFilter()).runs  # of a process that has ended
@@ -796,8 +796,8 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
         directories = Directories(working_dir=tmp_path, user=tmp_path)
         async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), directories)) as app:
             await app.bus.call_tool(f"pack.{secret}")
-            app.stores.recorder.flush()
-            return [tool["name"] for tool in summarize(app.stores.recorder.database)["tools"]]
+            app.state.recorder.flush()
+            return [tool["name"] for tool in summarize(app.state.recorder.database)["tools"]]
 
     assert anyio.run(names) == ["pack.[REDACTED]"]
 
@@ -805,7 +805,7 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
 def test_a_failure_of_statistics_never_fails_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def called() -> bool:
         async with OneTool(folder=tmp_path) as app:
-            monkeypatch.setattr(app.stores.recorder, "add", lambda _record: 1 / 0)
+            monkeypatch.setattr(app.state.recorder, "add", lambda _record: 1 / 0)
             return (await app.bus.call_tool("ot.version")).ok
 
     assert anyio.run(called)

@@ -48,20 +48,20 @@ class Checks:
     bundles: BundleSource
     reader: SettingsReader
 
-    async def report_health(self, state: Parts, log: Log) -> dict[str, Any]:
+    async def report_health(self, parts: Parts, log: Log) -> dict[str, Any]:
         """Return a health report; `findings` are the problems as structured data."""
         with suppress(ToolError):  # `find_problems` reports it
             await self.registry.refresh()
         servers = await self.servers.states()  # first, because it detects disconnected servers
-        checked = await self.find_problems(state, log, CHECK_SECONDS)
-        isolation = await state.cells.probe()
-        unisolated = find_isolation_problem(isolation["sandbox"], state.loaded.settings.execution.isolation)
+        checked = await self.find_problems(parts, log, CHECK_SECONDS)
+        isolation = await parts.cells.probe()
+        unisolated = find_isolation_problem(isolation["sandbox"], parts.loaded.settings.execution.isolation)
         found = [each for each in (unisolated, *checked) if each is not None and each.level != OK]
         ignored = [each.message for each in checked if each.level == OK and each.code == IGNORED]
         return {
             "version": __version__,
             "python": platform.python_version(),
-            "cwd": str(state.loaded.directories.working_dir),
+            "cwd": str(parts.loaded.directories.working_dir),
             "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
             "proxy": {
                 "status": "degraded" if {"disconnected", "sign_in_required"} & {*servers.values()} else "ok",
@@ -76,7 +76,7 @@ class Checks:
         }
 
     async def find_problems(
-        self, state: Parts, log: Log, seconds: float | None = None, stored: Iterable[Problem] = ()
+        self, parts: Parts, log: Log, seconds: float | None = None, stored: Iterable[Problem] = ()
     ) -> list[Problem]:
         """Return the problems, then the checks that passed. Each database is checked for at most `seconds`.
 
@@ -87,13 +87,13 @@ class Checks:
             await self.registry.refresh()
         except ToolError as error:
             unread = [Problem.of(error)]
-        return await anyio.to_thread.run_sync(self._find, state, log, seconds, stored, unread)
+        return await anyio.to_thread.run_sync(self._find, parts, log, seconds, stored, unread)
 
     def _find(
-        self, state: Parts, log: Log, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]
+        self, parts: Parts, log: Log, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]
     ) -> list[Problem]:
-        read = self.reader.examine(state.loaded)
-        disabled = state.stores.disabled_tools.problem  # says more than a check of the same file
+        read = self.reader.examine(parts.loaded)
+        disabled = parts.state.disabled_tools.problem  # says more than a check of the same file
         found = [
             *([disabled] if disabled is not None else []),
             *directories.problems(read),
@@ -108,21 +108,21 @@ class Checks:
             # MCP clients of the machine are irrelevant to a program that embeds OneTool.
             *(assistants.problems(read.loaded.directories, read.loaded.environment) if self.reader.has_files else ()),
             *unread,
-            *self._collect_recorded(state, log, read),
+            *self._collect_recorded(parts, log, read),
         ]
         return sort_problems(found, read.loaded)
 
-    def _collect_recorded(self, state: Parts, log: Log, read: Examined) -> Iterator[Problem]:
+    def _collect_recorded(self, parts: Parts, log: Log, read: Examined) -> Iterator[Problem]:
         """Yield problems that running components recorded."""
-        yield from (*state.loaded.problems, *self.extensions.trust_problems)
-        if state.error is not None and not read.errors:  # otherwise they are listed one by one
-            yield Problem(str(state.error))
-        if state.audit.problem:
-            yield storage_problem(state.audit.problem, state.loaded.audit_file)
-        yield from state.stores.problems
-        yield from state.stores.jobs.find_problems(self.extensions.queues)
+        yield from (*parts.loaded.problems, *self.extensions.trust_problems)
+        if parts.error is not None and not read.errors:  # otherwise they are listed one by one
+            yield Problem(str(parts.error))
+        if parts.audit.problem:
+            yield storage_problem(parts.audit.problem, parts.loaded.audit_file)
+        yield from parts.state.problems
+        yield from parts.state.jobs.find_problems(self.extensions.queues)
         if log.problem:
-            yield storage_problem(log.problem, state.loaded.directories.data / "logs" / "onetool.log")
+            yield storage_problem(log.problem, parts.loaded.directories.data / "logs" / "onetool.log")
 
 
 def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:

@@ -205,8 +205,8 @@ def _make_terminal_approver(app: "OneTool") -> "Approver | None":
     from onetool.runs.views import describe_waiting, find_run
 
     def ask(question: Question) -> dict[str, str] | None:
-        run = find_run(app.stores.runs, question.run_id)
-        waiting = describe_waiting(app.stores.runs, run, app.redact)
+        run = find_run(app.state.runs, question.run_id)
+        waiting = describe_waiting(app.state.runs, run, app.redact)
         numbers = [call.number for call in question.calls]
         lines = [f"Approve {count_calls(numbers)} of run {run.id} (agent {run.agent}):"]
         for call in waiting["calls"] if waiting is not None else ():

@@ -218,9 +218,9 @@ async def _summarize_savings(app: OneTool) -> "StatsSummary":
 
     with closing(OneToolServer(app)) as server:
         await app.begin_session(server.own_tokens)
-    await asyncio.to_thread(app.stores.recorder.flush)
+    await asyncio.to_thread(app.state.recorder.flush)
     trip = app.settings.stats.round_trip_ms
-    return await asyncio.to_thread(partial(summarize, app.stores.recorder.database, round_trip_ms=trip))
+    return await asyncio.to_thread(partial(summarize, app.state.recorder.database, round_trip_ms=trip))
 
 
 def _list_savings(summary: "StatsSummary") -> JsonObject:

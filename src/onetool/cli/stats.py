@@ -64,14 +64,14 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
     settings = app.settings.stats
     if not settings.enabled:
         raise ToolError("statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml")
-    statistics = app.stores.recorder.database
+    statistics = app.state.recorder.database
     return summarize(statistics, options.period, options.tool or None, round_trip_ms=settings.round_trip_ms)
 
 
 def _show_spending(app: "OneTool", options: argparse.Namespace) -> None:
     from onetool.stats.history import list_spending
 
-    rows = list_spending(app.stores.recorder.database, options.month)
+    rows = list_spending(app.state.recorder.database, options.month)
     if options.json:
         print(render({"spending": [{**row._asdict(), "last": in_utc(row.last, "seconds")} for row in rows]}, "json"))
         return

@@ -150,7 +150,7 @@ def render_projects(system: System) -> str:
 
 def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
     argument_lines = "\n".join(list_arguments(entry.input.json))
-    observed = system.stores.shapes.text(entry.name)
+    observed = system.state.shapes.text(entry.name)
     returned, raises = outcome(entry.docstring) if full else Outcome("", {})
     needs = ", ".join(sorted(entry.permissions))
     parts = [

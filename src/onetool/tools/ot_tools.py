@@ -144,8 +144,8 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     system = get_system(context)
     settings = system.settings.notify
     if settings.topics:
-        await anyio.to_thread.run_sync(count_message, system.stores.counters, context.agent_id, settings.per_minute)
-    notices = system.stores.notices(settings.max_file_bytes)
+        await anyio.to_thread.run_sync(count_message, system.state.counters, context.agent_id, settings.per_minute)
+    notices = system.state.notices(settings.max_file_bytes)
     answer = await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
     if answer == NO_TOPIC:
         context.note(f"ot.notify: nobody gets this message. To keep messages on {quote(topic)}, {ADD_TOPIC}")
@@ -175,7 +175,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     if output:
         await anyio.to_thread.run_sync(partial(_write_report, context, summary, output))
     public = {key: value for key, value in summary.items() if key != "series"}
-    problem = system.stores.recorder.problem  # say so if some calls could not be recorded
+    problem = system.state.recorder.problem  # say so if some calls could not be recorded
     return {**public, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
 
 
@@ -350,7 +350,7 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
 async def _load_snippets(context: ToolContext) -> dict[str, Snippet]:
     """Return the snippets that the agent can use, also those that were saved."""
     system = get_system(context)
-    arguments = system.settings.snippets, system.stores.snippets, context.agent_id
+    arguments = system.settings.snippets, system.state.snippets, context.agent_id
     return await anyio.to_thread.run_sync(merge_snippets, *arguments)
 
 
@@ -513,7 +513,7 @@ async def session(context: ToolContext, handle: str = "", keys: list[str] | None
     Example:
         s = ot.session(); s["page"] = 1; s.id
     """
-    sessions, owner = get_system(context).stores.sessions, (context.agent_id, context.token_id)
+    sessions, owner = get_system(context).state.sessions, (context.agent_id, context.token_id)
     if not handle:
         return {"session": await anyio.to_thread.run_sync(sessions.create, *owner), "keys": []}
     if keys is None:
@@ -541,7 +541,7 @@ async def session_update(
     Example:
         ot.session_update(handle="s_...", values={"page": 2})
     """
-    sessions, labels = get_system(context).stores.sessions, _get_labels(context)
+    sessions, labels = get_system(context).state.sessions, _get_labels(context)
 
     def update() -> JsonObject:
         from onetool.state.session_store import SessionValue
@@ -654,7 +654,7 @@ def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
     if info == "min":
         return [{"name": each.name, "description": each.summary} for each in found]
     tools = filter(None, (system.registry.find_exact(each.name) for each in found))
-    return [_describe_tool(each, system.stores.shapes.text(each.name)) for each in tools]
+    return [_describe_tool(each, system.state.shapes.text(each.name)) for each in tools]
 
 
 def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:
@@ -698,11 +698,11 @@ def _describe_tool(entry: Tool, observed: str | None) -> JsonObject:
 def _summarize(system: System, agent: str | None, period: str, name: str) -> "StatsSummary":
     from onetool.stats.summary import summarize
 
-    system.stores.recorder.flush()  # include the calls of this session
+    system.state.recorder.flush()  # include the calls of this session
     entry = system.registry.get(name) if name in system.registry.aliases else None
     round_trip_ms = system.settings.stats.round_trip_ms
     tool_name = entry.name if entry else name
-    statistics = system.stores.recorder.database
+    statistics = system.state.recorder.database
     return summarize(statistics, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms)
 
 

@@ -76,7 +76,7 @@ def build(
     """
     metrics = Metrics(app)
     sessions = BrowserSessions(
-        lambda: app.directories.user, lambda: app.stores, issuers=lambda: app.settings.auth.issuers
+        lambda: app.directories.user, lambda: app.state, issuers=lambda: app.settings.auth.issuers
     )
     issuers = IssuerDirectory(app.log)
     jwts = JwtVerifier(lambda: app.settings.auth.issuers, issuers, app.log)
@@ -107,11 +107,11 @@ def build(
         accepted_tokens,
         log=app.log,
         allowed_hosts=allowed_hosts,
-        throttle=AuthThrottle(lambda: app.stores.counters),
+        throttle=AuthThrottle(lambda: app.state.counters),
         limits=limits,
         sessions=sessions,
         jwts=jwts,
-        use=TokenUse(lambda: app.stores.token_use),
+        use=TokenUse(lambda: app.state.token_use),
         settings=lambda: app.settings.auth,
     )
 
@@ -120,7 +120,7 @@ def create_live_tokens(app: OneTool) -> LiveTokens:
     return LiveTokens(
         lambda: app.loaded,
         app.environment,
-        lambda: app.stores.tokens,
+        lambda: app.state.tokens,
         is_invalid=lambda: app.config_error is not None,
     )
 

@@ -130,7 +130,7 @@ class KeptKeyCodec:
 
     def _load(self) -> AESGCMRequestStateCodec:
         if self._codec is None:
-            self._codec = AESGCMRequestStateCodec([self._app.stores.load_key("request state")])
+            self._codec = AESGCMRequestStateCodec([self._app.state.load_key("request state")])
         return self._codec
 
     def seal(self, payload: bytes) -> str:

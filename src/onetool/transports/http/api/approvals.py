@@ -54,14 +54,14 @@ class ApprovalHandlers:
 
     def _list_waiting(self) -> ApprovalList:
         app = self._api.app
-        return ApprovalList.model_validate({"approvals": list_waiting(app.stores.runs, app.redact)})
+        return ApprovalList.model_validate({"approvals": list_waiting(app.state.runs, app.redact)})
 
     async def _stream(self, feed: Feed) -> None:
         """Send the list at first and after each change, of this process or of others."""
         version = -1
         sent = None
         while True:
-            store = self._api.app.stores.runs
+            store = self._api.app.state.runs
             current = await self._api.run_in_thread(store.version)
             if current != version or sent is None:
                 version = current
@@ -86,7 +86,7 @@ class ApprovalHandlers:
 
     async def _apply(self, run_id: str, body: DecisionRequest, by: str) -> list[int]:
         app = self._api.app
-        run = await self._api.run_in_thread(lambda: app.stores.runs.get_run(run_id))
+        run = await self._api.run_in_thread(lambda: app.state.runs.get_run(run_id))
         if run is None:
             raise ToolNotFound(f"no run {run_id!r}, or it has expired", hint="list approvals with GET /api/approvals")
         agent = app.settings.agents.get(run.agent)
@@ -114,7 +114,7 @@ class ApprovalHandlers:
 
     def _make_grants(self, run_id: str, body: DecisionRequest) -> tuple[Grant, ...]:
         """Return the grants. One without an expiry is for the run; `Runs.decide` adds the run and the agent."""
-        waiting = self._api.app.stores.runs.list_calls(run_id, (CallState.PENDING,))
+        waiting = self._api.app.state.runs.list_calls(run_id, (CallState.PENDING,))
         calls = [call for call in waiting if body.calls is None or call.number in body.calls]
         grants: list[Grant] = []
         for grant in body.grants:

@@ -77,7 +77,7 @@ class RecordedRunHandlers:
 
     def _list_durable(self, agent: str | None, actor: str | None) -> list[DurableRunLine]:
         app = self._api.app
-        found = describe_runs(app.stores.runs, app.redact, agent=agent)
+        found = describe_runs(app.state.runs, app.redact, agent=agent)
         return [DurableRunLine(**run) for run in found if actor in {None, run["actor"]}]
 
     async def export(self, request: Request) -> Response:
@@ -86,7 +86,7 @@ class RecordedRunHandlers:
         sees_all = visible["agent"] is None
 
         async def send() -> AsyncIterator[bytes]:
-            for shared in list_stores(self._api, sees_all=sees_all):
+            for shared in list_states(self._api, sees_all=sees_all):
                 await self._api.run_in_thread(partial(flush_all, shared))
                 batches = history.iter_runs(shared[0].recorder.database, criteria)
                 while (batch := await self._api.run_in_thread(partial(next, batches, None))) is not None:
@@ -106,8 +106,8 @@ class RecordedRunHandlers:
         live = self._api.live_runs.find(run_id, **visible)
         sees_all = visible["agent"] is None
         found = None if live is None else RunWithValues(*live, {})
-        for stores in () if found else list_stores(self._api, sees_all=sees_all):
-            found = found or await read(self._api, stores, history.find_run, run_id, *visible.values())
+        for states in () if found else list_states(self._api, sees_all=sees_all):
+            found = found or await read(self._api, states, history.find_run, run_id, *visible.values())
 
         def respond() -> Response:
             if found is None:
@@ -125,7 +125,7 @@ class RecordedRunHandlers:
 
     def _describe_durable(self, run_id: str, agent: str | None, actor: str | None) -> DurableRun:
         app = self._api.app
-        run = describe_run(app.stores.runs, run_id, app.redact)
+        run = describe_run(app.state.runs, run_id, app.redact)
         if agent not in {None, run["agent"]} or actor not in {None, run["actor"]}:
             raise ToolNotFound(f"no run {run_id!r}, or it has expired")
         return DurableRun(**run)
@@ -134,14 +134,14 @@ class RecordedRunHandlers:
 # --- sources -------------------------------------------------------------------------------------------------------
 
 
-def list_stores(api: Api, *, sees_all: bool) -> list[list[State]]:
-    """Return the stores with runs that may be shown: those of all applications for the owner.
+def list_states(api: Api, *, sees_all: bool) -> list[list[State]]:
+    """Return the states with runs that may be shown: those of all applications for the owner.
 
     Applications that share a directory or a database are in one list.
     """
     found: dict[str, list[State]] = {}
     for app in (api.app, *(api.list_neighbors() if sees_all else ())):
-        found.setdefault(app.stores.recorder.database.place, []).append(app.stores)
+        found.setdefault(app.state.recorder.database.place, []).append(app.state)
     return list(found.values())
 
 
@@ -158,8 +158,8 @@ async def read(api: Api, shared: list[State], function: Callable[..., T], *argum
 
 
 def flush_all(shared: list[State]) -> None:
-    for stores in shared:
-        stores.recorder.flush()
+    for state in shared:
+        state.recorder.flush()
 
 
 async def read_page(
@@ -175,11 +175,11 @@ async def read_page(
 
     Sources that cannot be read are left out: health reports them.
     """
-    sources = list_stores(api, sees_all=agent is None)
+    sources = list_states(api, sees_all=agent is None)
     databases = [shared[0].recorder.database for shared in sources]
     active = api.live_runs.runs(agent, actor)  # before the statistics, so that none is missing in both
     app = api.app
-    runs = run_list.AllRuns(databases, app.stores.runs, app.redact, active, skips_unreadable=True)
+    runs = run_list.AllRuns(databases, app.state.runs, app.redact, active, skips_unreadable=True)
 
     def flush_and_read() -> run_list.ListPage:
         for shared in sources:

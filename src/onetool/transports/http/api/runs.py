@@ -115,7 +115,7 @@ class RunHandlers:
     def _list_tokens(self) -> list[Token]:
         app = self._api.app
         with suppress(ToolError):  # the database is away
-            return app.stores.tokens.apply(app.settings.auth.tokens)
+            return app.state.tokens.apply(app.settings.auth.tokens)
         return []
 
 

@@ -85,7 +85,7 @@ class SettingsHandlers:
 
     def _read_version(self) -> str:
         app = self._api.app
-        edited = app.stores.settings.version()  # an edit is recorded after its files are written
+        edited = app.state.settings.version()  # an edit is recorded after its files are written
         facts = stamp_files(app.directories), edited, app.times_configured
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 

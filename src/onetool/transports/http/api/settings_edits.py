@@ -32,13 +32,13 @@ class SettingsEdits:
     def open_editor(self) -> SettingsEditor:
         """Return an editor of the current settings. Blocks with a store. Raise if they cannot be edited here."""
         self._check_editable()
-        self.api.app.stores.settings.refresh()
+        self.api.app.state.settings.refresh()
         return self.open_reader()
 
     def open_reader(self) -> SettingsEditor:
         """Return an editor of the settings as they are known here."""
         app = self.api.app
-        return app.stores.settings.open_editor(app.directories, app.environment)
+        return app.state.settings.open_editor(app.directories, app.environment)
 
     def find(self, section: str, name: str) -> SettingsItem:
         """Return an entry of the settings, without a value if a program passed them, or if they cannot be read."""

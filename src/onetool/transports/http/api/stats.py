@@ -16,7 +16,7 @@ from onetool.stats.spending import Spending
 from onetool.stats.summary import summarize
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.api.recorded_runs import list_stores, read
+from onetool.transports.http.api.recorded_runs import list_states, read
 from onetool.transports.http.errors import ApiError, camel_case
 from onetool.transports.http.models import ApiModel, Health, Statistics, StatisticsQuery
 from onetool.transports.http.record_models import (
@@ -71,12 +71,12 @@ class StatsHandlers:
 
     def _summary(self, query: StatisticsQuery, agent: str | None) -> ApiModel:
         app = self._api.app
-        app.stores.recorder.flush()  # include calls that just ended
+        app.state.recorder.flush()  # include calls that just ended
         name = app.registry.aliases.get(query.tool, query.tool) or None
         round_trip_ms = app.settings.stats.round_trip_ms
-        values = summarize(app.stores.recorder.database, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
+        values = summarize(app.state.recorder.database, query.period, name, agent=agent, round_trip_ms=round_trip_ms)
         enabled = app.settings.stats.enabled
-        problem = app.stores.recorder.problem or ""
+        problem = app.state.recorder.problem or ""
         return Statistics.model_validate({**values, "is_enabled": enabled, "problem": problem})
 
     async def spending(self, request: Request) -> Response:
@@ -85,16 +85,16 @@ class StatsHandlers:
         if query.month and not MONTH.fullmatch(query.month):
             raise ApiError("invalid", f"month: {query.month!r} is not a month, such as 2027-01", {"parameter": "month"})
         rows = list[Spending]()
-        for stores in list_stores(self._api, sees_all=visible["agent"] is None):
+        for states in list_states(self._api, sees_all=visible["agent"] is None):
             fields = query.month or None, visible["actor"], visible["agent"]
-            rows += await read(self._api, stores, history.list_spending, *fields) or ()
+            rows += await read(self._api, states, history.list_spending, *fields) or ()
         return self._api.respond(SpendingList(spending=[_build_spending(row) for row in rows]))
 
     async def errors(self, request: Request) -> Response:
         visible = identity.visible_runs(request)
         groups = list[FailureGroup]()
-        for stores in list_stores(self._api, sees_all=visible["agent"] is None):
-            groups += await read(self._api, stores, history.list_failures, *visible.values()) or ()
+        for states in list_states(self._api, sees_all=visible["agent"] is None):
+            groups += await read(self._api, states, history.list_failures, *visible.values()) or ()
         found = sorted(groups, key=lambda group: -group.last)
         return self._api.respond(ErrorGroupList(errors=[_build_group(group) for group in found]))
 
@@ -122,7 +122,7 @@ class StatsHandlers:
         reasons = []
         if app.config_error is not None:
             reasons.append("invalid configuration (see GET /api/health)")
-        if app.stores.problem is not None:
+        if app.state.problem is not None:
             reasons.append("the database of the store does not answer")
         sandbox = (await app.cells.probe(PROBE_SECONDS))["sandbox"]
         missing = [layer for layer in FULL_SANDBOX if layer not in sandbox.split("+")]

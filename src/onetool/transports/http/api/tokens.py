@@ -105,11 +105,11 @@ class TokenHandlers:
 
     def _open(self, actor: str = "") -> TokenChanges:
         app = self._api.app
-        return TokenChanges(app.settings, app.stores, actor, "http")
+        return TokenChanges(app.settings, app.state, actor, "http")
 
     def _check_files(self) -> None:
         app = self._api.app
-        if not app.stores.tokens.can_change(has_settings_files=app.reader.has_files):
+        if not app.state.tokens.can_change(has_settings_files=app.reader.has_files):
             raise ApiError("forbidden", "the program that embeds OneTool sets the tokens: they cannot be changed here")
 
     async def _change(self, change: Callable[[], T]) -> T:

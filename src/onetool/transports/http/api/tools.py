@@ -91,7 +91,7 @@ class ToolHandlers:
         return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found, version)))
 
     def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None, version: str) -> ToolPage:
-        tokens = PageTokens(partial(self._api.app.stores.load_key, "pages"))
+        tokens = PageTokens(partial(self._api.app.state.load_key, "pages"))
         pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
         place = tokens.read(query.page_token or None, pinned)
         size = query.page_size
@@ -141,9 +141,9 @@ class ToolHandlers:
         )
 
     def _details(self, request: Request, tool: Tool) -> JsonObject:
-        stores = self._api.app.stores
+        state = self._api.app.state
         agent = identity.visible_agent(request)
-        stores.recorder.flush()  # include calls that just ended
+        state.recorder.flush()  # include calls that just ended
         details = ToolDetails(
             **_common_fields(tool),
             description=tool.description,
@@ -151,10 +151,10 @@ class ToolHandlers:
             output_schema=tool.output.json if tool.output else None,
             example=tool.example,
             returns=tool.returns,
-            observed_shape=stores.shapes.text(tool.name),
+            observed_shape=state.shapes.text(tool.name),
             file=tool.file,
             timeout_seconds=tool.timeout,
-            usage=_get_usage(stores.recorder.database, tool.name, agent),
+            usage=_get_usage(state.recorder.database, tool.name, agent),
             versions=[*map(ToolVersion.model_validate, self._list_versions(tool))],
         )
         return self._api.to_json(details)
