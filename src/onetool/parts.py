@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.core.bus.bus import ToolBus
@@ -46,9 +46,9 @@ class Parts:
         if successor.cells is not self.cells:
             yield self.cells.retire()
         if successor.state is not self.state:
-            yield anyio.to_thread.run_sync(self.state.close)
+            yield run_in_thread(self.state.close)
         if successor.audit is not self.audit:
-            yield anyio.to_thread.run_sync(self.audit.close)
+            yield run_in_thread(self.audit.close)
         if successor.net is not self.net:
             yield self.net.close()
 

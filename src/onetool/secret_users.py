@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.config.layers import format_path
@@ -33,7 +33,7 @@ async def map_secret_users(app: OneTool) -> dict[str, list[SecretUser]]:
 async def _list_bundles(app: OneTool) -> list[tuple[str, SecretUser]]:
     try:
         await app.bundles.refresh()
-        uses = await anyio.to_thread.run_sync(app.bundles.list_secret_uses)
+        uses = await run_in_thread(app.bundles.list_secret_uses)
     except BundleError:  # the store cannot be read; the health check reports that
         return []
     return [(use.name, SecretUser("bundle", use.bundle)) for use in uses]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.bus.bus import ToolBus
 from onetool.core.context import Foreign, ToolContext
@@ -93,7 +93,7 @@ async def call_tool(bus: ToolBus, encoded: str, args: JsonMapping, context: Tool
             given.on_foreign_value(foreign)
 
     given = context or ToolContext()
-    name = await anyio.to_thread.run_sync(decode_name, encoded, bus)
+    name = await run_in_thread(decode_name, encoded, bus)
     result = await bus.call_tool(name, args, replace(given, on_foreign_value=record))
     try:
         text = render(as_data(result.unwrap()))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 from pydantic_ai import AbstractToolset, ModelRetry, RunContext, ToolDefinition, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
@@ -27,7 +27,7 @@ class OneToolToolset(AbstractToolset[Any]):
         return "onetool"
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:  # noqa: ARG002 - as declared there
-        found = await anyio.to_thread.run_sync(list_tools, self._bus, self._context)
+        found = await run_in_thread(list_tools, self._bus, self._context)
         return {
             each.name: ToolsetTool(
                 toolset=self,

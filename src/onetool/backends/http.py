@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.body import OTHER_TYPE
@@ -198,7 +198,7 @@ class _Call:
         limit = self.impl.max_calls_per_minute
         limiter = self.backend.rate_limiter
         if limit is not None:
-            await anyio.to_thread.run_sync(limiter.acquire, self.identity, limit)
+            await run_in_thread(limiter.acquire, self.identity, limit)
 
     @property
     def _seconds_left(self) -> float:
@@ -354,7 +354,7 @@ class _Call:
 
 async def _run(work: Callable[[], T], *, is_slow: bool) -> T:
     """Run the work, in a thread if it is slow."""
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True) if is_slow else work()
+    return await run_in_thread(work, abandon_on_cancel=True) if is_slow else work()
 
 
 def _format_status(status: int) -> str:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import Cancelled, ToolError
 
@@ -52,7 +52,7 @@ class ToolThreads:
         limiter = self._levels[thread.level]
         token = _thread.set(thread)
         try:
-            return await anyio.to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
+            return await run_in_thread(call, limiter=limiter, abandon_on_cancel=True)
         finally:
             _thread.reset(token)
             thread.abandon()

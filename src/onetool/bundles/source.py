@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.bundles.secret_bindings import REFERENCE, SecretUse, find_secret_uses, list_uses
 from onetool.config.load import Loaded
@@ -124,7 +124,7 @@ class BundleSource(ToolSource):
         old = self._store
         self._store = None
         if old is not None:
-            self._closing_stores.start(anyio.to_thread.run_sync(old.close))
+            self._closing_stores.start(run_in_thread(old.close))
 
     @property
     def store(self) -> "BundleStore":
@@ -158,7 +158,7 @@ class BundleSource(ToolSource):
         building = self._building
         self._building = None
         if self._store is not None:
-            await anyio.to_thread.run_sync(self._store.close)
+            await run_in_thread(self._store.close)
         if building is not None:
             await asyncio.wait((building,), timeout=CLOSE_TIMEOUT_SECONDS)
 
@@ -179,11 +179,11 @@ class BundleSource(ToolSource):
 
     async def _read_or_build(self, words: Collection[str] | None, max_seconds: float) -> None:
         """Read the packs. Wait for a missing index: lists until it has been built for `max_seconds`, others as long."""
-        if await anyio.to_thread.run_sync(self._read_packs):
+        if await run_in_thread(self._read_packs):
             return
         slugs: set[str] = set()
         if words is not None:
-            slugs = await anyio.to_thread.run_sync(self.store.find_slugs, words)
+            slugs = await run_in_thread(self.store.find_slugs, words)
             if not slugs:  # most words are variables, not packs
                 return
         building = self._start_building()
@@ -191,7 +191,7 @@ class BundleSource(ToolSource):
             max_seconds -= asyncio.get_running_loop().time() - self._building_since
         await asyncio.wait((building,), timeout=max(0.0, max_seconds))
         if not self.is_building:
-            await anyio.to_thread.run_sync(self._read_packs)
+            await run_in_thread(self._read_packs)
         else:
             problem = Problem("the index of stored tools is being built", "try again in a minute")
             self._unusable |= dict.fromkeys([*slugs, *map(python_name, slugs)], problem)
@@ -426,7 +426,7 @@ class BundleSource(ToolSource):
             disabled_reason=reason,
             disabled_code="" if stored.bundle_enabled else "bundle_disabled",
             identity=stored.id,
-            refresh=partial(anyio.to_thread.run_sync, self.find, key),
+            refresh=partial(run_in_thread, self.find, key),
         )
         return apply_settings(tool, self._pack_settings(stored.bundle_slug))
 

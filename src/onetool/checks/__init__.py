@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.bundles.source import BundleSource
 from onetool.checks import assistants, directories, extensions, servers, settings, stored_files
@@ -62,7 +62,7 @@ class Checks:
             "version": __version__,
             "python": platform.python_version(),
             "cwd": str(parts.loaded.directories.working_dir),
-            "registry": {"status": "ok", "tool_count": await anyio.to_thread.run_sync(len, self.registry)},
+            "registry": {"status": "ok", "tool_count": await run_in_thread(len, self.registry)},
             "proxy": {
                 "status": "degraded" if {"disconnected", "sign_in_required"} & {*servers.values()} else "ok",
                 "server_count": len(servers),
@@ -87,7 +87,7 @@ class Checks:
             await self.registry.refresh()
         except ToolError as error:
             unread = [Problem.of(error)]
-        return await anyio.to_thread.run_sync(self._find, parts, log, seconds, stored, unread)
+        return await run_in_thread(self._find, parts, log, seconds, stored, unread)
 
     def _find(
         self, parts: Parts, log: Log, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.pace import Pace
 from onetool.core.tool import Result
@@ -305,7 +305,7 @@ async def _encode_result(members: JsonObject, result: Result) -> Iterable[bytes]
         return chain(frames, [_encode_line({**members, "pieces": "text" if result.value.or_text else "json"})])
     try:
         if isinstance(result.value, str | list | dict) and len(result.value) > LARGE_VALUE_LENGTH:
-            return [await anyio.to_thread.run_sync(_encode_large, members, result.value)]
+            return [await run_in_thread(_encode_large, members, result.value)]
         return [_encode_line({**members, "result": result.value})]
     except Exception as error:  # noqa: BLE001 - objects of tools may raise anything
         return [_encode_failure(members, error)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool_child import guard
 
@@ -133,7 +133,7 @@ class Process(asyncio.SubprocessProtocol):
         if not await self._wait_until_ended(seconds):
             self.kill()
         if not await self._wait_until_ended(AFTER_KILL_SECONDS) and sys.platform != "win32":
-            await anyio.to_thread.run_sync(guard.kill_descendants, self.pid, self.pid)
+            await run_in_thread(guard.kill_descendants, self.pid, self.pid)
             await self._wait_until_ended(AFTER_KILL_SECONDS)
         self._transport.close()
 

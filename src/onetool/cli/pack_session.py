@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool, read_settings
 from onetool.cli.app_runner import check_settings
@@ -172,7 +172,7 @@ async def _run_tests(
 ) -> list[CheckOutcome]:
     """Run the tests in `tests/` beside the file, if there are any."""
     # A directory `tests` beside an installed module may belong to another package.
-    if extension.package or not await anyio.to_thread.run_sync(find_tests, extension.file):
+    if extension.package or not await run_in_thread(find_tests, extension.file):
         return []
     needed = frozenset[Permission]().union(*(tool.permissions for tool in tools))
     if not effects and (reason := explain_effects(needed)):

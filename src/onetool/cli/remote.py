@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, NoReturn, Self
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.cli.exit_status import FAILED, LOG_FILE, describe_failure
 from onetool.cli.main import load_command, make_parser
@@ -64,7 +64,7 @@ async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_
         raise
     except Exception as error:  # noqa: BLE001 - the client prints a message, like the command line
         log_file = app.directories.user / LOG_FILE
-        output.error(await anyio.to_thread.run_sync(describe_failure, error, app.environment, log_file))
+        output.error(await run_in_thread(describe_failure, error, app.environment, log_file))
         return FAILED
     return status
 

@@ -96,7 +96,7 @@ async def _expose(app: "OneTool", names: list[str]) -> None:
 
 async def _show_status(app: "OneTool") -> int:
     """Print what is installed and connected, without starting upstream servers."""
-    import anyio.to_thread
+    from anyio.to_thread import run_sync as run_in_thread
 
     from onetool.util.version import __version__
 
@@ -104,7 +104,7 @@ async def _show_status(app: "OneTool") -> int:
     await app.bundles.refresh()
     tools = len(app.registry)
     packs = len(app.registry.packs())
-    connected, what_next = await anyio.to_thread.run_sync(_clients)
+    connected, what_next = await run_in_thread(_clients)
     if app.config_error is not None:
         what_next = f"fix the settings; nothing runs until then:\n{app.config_error}"
     shown = {"tools": pluralize(tools, "tool"), "packs": pluralize(packs, "pack"), "are": "is" if tools == 1 else "are"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_journal
@@ -74,7 +74,7 @@ async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespa
         differences = [f"{options.server}.{tool}:\n{difference}" for tool, difference in changes.items()]
         print("\n\n".join(differences) or f"{options.server}: no changes.")
     confirm = partial(_confirm_claims, journal, tools.claims, options)
-    accepts_hints = bool(tools.claims) and await anyio.to_thread.run_sync(confirm, abandon_on_cancel=True)
+    accepts_hints = bool(tools.claims) and await run_in_thread(confirm, abandon_on_cancel=True)
     await app.servers.accept(options.server, digest(tools.definitions), accepts_hints=accepts_hints)
     if options.json:
         print(render({"server": options.server, "accepted": changes}, "json"))

@@ -124,18 +124,18 @@ async def check_arguments(schema: Schema, args: JsonObject, *, is_exact: bool = 
     """Return the valid arguments, as `Schema.check` does."""
     if not isinstance(schema, ForeignSchema) or not schema.is_costly(args, is_converted=True):
         return schema.check(args, is_exact=is_exact)
-    import anyio.to_thread  # commands that validate nothing start faster without it
+    from anyio.to_thread import run_sync as run_in_thread  # commands that validate nothing start faster without it
 
-    return await anyio.to_thread.run_sync(functools.partial(check_in_process, schema, args, is_exact=is_exact))
+    return await run_in_thread(functools.partial(check_in_process, schema, args, is_exact=is_exact))
 
 
 async def find_problem(schema: Schema, value: Any) -> str | None:
     """Return the first problem of a value, as `Schema.problem` does."""
     if not isinstance(schema, ForeignSchema) or not schema.is_costly(value):
         return schema.problem(value)
-    import anyio.to_thread
+    from anyio.to_thread import run_sync as run_in_thread
 
-    return await anyio.to_thread.run_sync(find_problem_in_process, schema, value)
+    return await run_in_thread(find_problem_in_process, schema, value)
 
 
 def check_in_process(schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:

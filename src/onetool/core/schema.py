@@ -1,6 +1,6 @@
 """JSON Schemas for the input and output of tools, and validation of values.
 
-A schema comes from a function (signature and docstring), from JsonObject, or from source code that is not executed. The
+A schema comes from a function (signature and docstring), from JSON, or from source code that is not executed. The
 schema of a function and the validator are created at first use, so that large catalogs cost nothing at startup.
 """
 
@@ -39,7 +39,7 @@ UNEXPLAINED = "the value does not match the schema"
 MAX_ALL_OF_DEPTH = 3
 MAX_INTEGER = 10**40
 CONVERTIBLE = (float, list, dict)  # an integer may be a float, or in a list or an object
-NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JsonObject
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JSON
 DESCRIBED_KEYWORDS = {
     "format": "in the format",
     "minimum": ">=",

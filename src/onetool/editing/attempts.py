@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.editing.edit_history import HistoryEntry
@@ -48,7 +48,7 @@ async def make_edit(
     """
 
     async def run(work: Callable[..., T], *arguments: Any) -> T:
-        return await anyio.to_thread.run_sync(work, *arguments, limiter=limiter)
+        return await run_in_thread(work, *arguments, limiter=limiter)
 
     for left in reversed(range(MAX_ATTEMPTS)):
         editor = await run(open_editor)

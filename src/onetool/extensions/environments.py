@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.programs import NO_CONFIG, uv_settings
 from onetool.errors import StorageError, ToolError
@@ -100,16 +100,16 @@ class Environments:
         if header.uses_local_files or header.digest in self._in_progress:
             report(PREPARING_MESSAGE)
             return StartCommand((await self._get_python(header, file, report),))
-        known = await anyio.to_thread.run_sync(self._interpreters.get, header.digest)
+        known = await run_in_thread(self._interpreters.get, header.digest)
         if known:
             return StartCommand((known,))
-        script, uv = await anyio.to_thread.run_sync(self._write_script, header)
+        script, uv = await run_in_thread(self._write_script, header)
         report(PREPARING_MESSAGE)
         return StartCommand((uv, "run", *self._options, "--script", script), by_uv=True)
 
     async def build(self, header: ScriptHeader, file: Path, report: Report) -> None:
         """Create the environment before it is needed."""
-        if not await anyio.to_thread.run_sync(self._interpreters.get, header.digest):
+        if not await run_in_thread(self._interpreters.get, header.digest):
             await self._get_python(header, file, report)
 
     async def get_packages(self, header: ScriptHeader, file: Path, report: Report) -> Path:
@@ -122,7 +122,7 @@ class Environments:
     async def remember(self, header: ScriptHeader | None, python: str) -> None:
         """Record the interpreter of a worker that uv started."""
         if header is not None and not header.uses_local_files:
-            await anyio.to_thread.run_sync(self._interpreters.put, header.digest, python)
+            await run_in_thread(self._interpreters.put, header.digest, python)
 
     @property
     def _options(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Environments:
         return await asyncio.shield(task)
 
     async def _create(self, header: ScriptHeader, file: Path, report: Report) -> str:
-        script, uv = await anyio.to_thread.run_sync(self._write_script, header)
+        script, uv = await run_in_thread(self._write_script, header)
         script = str(file) if header.uses_local_files else script
         await self._run_uv(uv, ["sync", *self._options, "--script", script], file, report)
         python = (await self._run_uv(uv, ["python", "find", *self._options, "--script", script], file, report)).strip()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 import onetool_child
 from onetool.children.programs import OutputTail
@@ -58,7 +58,7 @@ async def run_tests(
     finally:
         await worker.release(user)
     if isinstance(result, RawJson):
-        result = await anyio.to_thread.run_sync(result.parse, "run_tests")
+        result = await run_in_thread(result.parse, "run_tests")
     outcomes: list[JsonObject] = result["tests"]
     if result["status"] not in SUCCESSFUL and all(test["status"] != "failed" for test in outcomes):
         raise ToolError(f"pytest exited with status {result['status']}:\n{output}")

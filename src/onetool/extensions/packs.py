@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.shared import SharedPool
 from onetool.config.load import Loaded
@@ -169,7 +169,7 @@ class Extensions(HeldTools):
     async def _refresh(self) -> None:
         async with self._lock:
             self._next_scan = None
-            found = await anyio.to_thread.run_sync(self._scan)
+            found = await run_in_thread(self._scan)
             self._found = {extension.file: extension for extension in found}
             # If several directories contain a pack, the first one wins.
             packs = (*reversed(self._installed or ()), *reversed(found))

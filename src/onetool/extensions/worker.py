@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 import onetool_child
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
@@ -449,7 +449,7 @@ async def _as_result(work: Awaitable[Any]) -> Result:
 async def _store_media(data: bytes, mime_type: str, context: ToolContext) -> str:
     if context.store_media is None:
         raise ToolError("cannot store media: the call has no context of OneTool", hint="pass app.context()")
-    return await anyio.to_thread.run_sync(context.store_media, data, mime_type)
+    return await run_in_thread(context.store_media, data, mime_type)
 
 
 def _check_number(value: Any) -> float | None:

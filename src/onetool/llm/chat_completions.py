@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import Llm
 from onetool.errors import HttpStatusError, OutputInvalid, ToolError
@@ -37,7 +37,7 @@ async def request_completion(
     assert settings.base_url is not None
     url = f"{settings.base_url.rstrip('/')}/chat/completions"
     key = [("Authorization", f"Bearer {settings.api_key}")] if settings.api_key else []
-    content = await anyio.to_thread.run_sync(_encode_body, settings, messages)
+    content = await run_in_thread(_encode_body, settings, messages)
     request = Request("POST", url, [("Content-Type", "application/json"), *key], content)
     rules = HostRules.for_url(url, allow_private_addresses=allow_private_addresses)
     send = partial(net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=(rules,))

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.core.context import Foreign, ToolContext
@@ -49,7 +49,7 @@ class LanguageModel:
         if context.on_foreign_value is not None:
             context.on_foreign_value(Foreign(source, {}, is_untrusted=True))
         try:
-            completion = await send(await anyio.to_thread.run_sync(self._redact_messages, messages))
+            completion = await send(await run_in_thread(self._redact_messages, messages))
         except (HttpStatusError, NetworkError) as error:
             if isinstance(error, HttpStatusError) or error.fields.get("reason") in UNSENT_REASONS:
                 await self._budget.correct(run, -reserved, usage)

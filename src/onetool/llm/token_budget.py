@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import Llm
 from onetool.errors import BudgetExceeded, StorageError
@@ -32,7 +32,7 @@ class TokenBudget:
         _check_limit("max_tokens_per_run", settings.max_tokens_per_run, used, tokens)
         self._add_to_run(run, tokens)
         try:
-            await anyio.to_thread.run_sync(self._reserve_day, tokens, settings.max_tokens_per_day, usage)
+            await run_in_thread(self._reserve_day, tokens, settings.max_tokens_per_day, usage)
         except BaseException:
             self._add_to_run(run, -tokens)
             raise
@@ -44,7 +44,7 @@ class TokenBudget:
         """
         self._add_to_run(run, difference)
         with suppress(StorageError):
-            await anyio.to_thread.run_sync(usage.update, self._today(), lambda used: max(0, (used or 0) + difference))
+            await run_in_thread(usage.update, self._today(), lambda used: max(0, (used or 0) + difference))
 
     def _reserve_day(self, tokens: int, limit: int, usage: Documents) -> None:
         def add(used: int | None) -> int:

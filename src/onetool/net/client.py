@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net.hosts import HostRules
@@ -54,7 +54,7 @@ class Net:
         `read_stream` reads a successful response that is an event stream; it then has an empty body.
         """
         if SENDER_MODULE not in sys.modules:  # importing takes long enough to block the event loop
-            await anyio.to_thread.run_sync(importlib.import_module, SENDER_MODULE)
+            await run_in_thread(importlib.import_module, SENDER_MODULE)
         from onetool.net.outgoing import OutgoingRequest
         from onetool.net.sender import RequestLimits
 
@@ -91,6 +91,6 @@ class Net:
             return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
         try:
-            return await anyio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=self._lookup_limiter)
+            return await run_in_thread(look_up, abandon_on_cancel=True, limiter=self._lookup_limiter)
         except (OSError, UnicodeError):
             raise NetworkError(f"cannot resolve host {host}: no address found", reason="connect") from None

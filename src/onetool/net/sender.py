@@ -9,8 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import anyio
-import anyio.to_thread
 import httpcore2
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import transport
@@ -124,7 +124,7 @@ class Sender:
                     transport.open_pool, self._resolve, scheme, private_advice=private_advice, own_ports=self._own_ports
                 )
                 try:
-                    self._pools[key] = await anyio.to_thread.run_sync(open_pool)
+                    self._pools[key] = await run_in_thread(open_pool)
                 except OSError as error:
                     raise ConfigError(f"cannot read the TLS certificates of this machine: {error}") from None
             return self._pools[key]

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import httpcore2
 import httpx2  # noqa: F401 - `urls` parses URLs with it
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import NetworkError
 from onetool.net.addresses import parse_address
@@ -94,7 +94,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         if self._private_advice:
             require_public(host, addresses, self._private_advice)
         # That server would treat a request from this machine as its owner's.
-        if any(map(_is_local, addresses)) and port in await anyio.to_thread.run_sync(self._own_ports):
+        if any(map(_is_local, addresses)) and port in await run_in_thread(self._own_ports):
             raise NetworkError(
                 f"{host}:{port} is not allowed: it is a OneTool server on this machine",
                 reason="address_not_allowed",

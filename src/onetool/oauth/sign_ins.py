@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.config.model import OAuth, Server
@@ -216,7 +217,7 @@ class SignIns:
         subject = "" if target.settings.shared else DEFAULT_AGENT
         accounts = target.accounts or ("",)
         found = {(account, subject): None for account in accounts}
-        for key in await anyio.to_thread.run_sync(self._store.list_keys):
+        for key in await run_in_thread(self._store.list_keys):
             if key.target == target.make_key().target and key.account in accounts:
                 found[key.account, key.subject] = None
         return [Identity(target, *each) for each in found]

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import SignInRequired, ToolError
 from onetool.oauth.credential import Credential, Identity
@@ -56,7 +56,7 @@ class TokenSource:
         """Return the stored credential. The store is read again if any process has changed it."""
         version = self._store.version()
         if version != self._version:
-            self._found = await anyio.to_thread.run_sync(self._find)
+            self._found = await run_in_thread(self._find)
             self._version = version
         return self._found
 
@@ -123,7 +123,7 @@ class TokenSource:
                 return current.drop_tokens().to_json()
             return renewed.to_json()
 
-        text = await anyio.to_thread.run_sync(self._store.update, key, change, limiter=self._limiter)
+        text = await run_in_thread(self._store.update, key, change, limiter=self._limiter)
         self._version = ()
         if failure or text is None:
             raise failure[0] if failure else self.identity.require_sign_in()
@@ -157,7 +157,7 @@ class TokenSource:
         """Store a new sign-in, and delete those of other issuers."""
         identity = self.identity
         key = identity.target.make_key(credential.issuer, identity.account, identity.subject)
-        await anyio.to_thread.run_sync(self._replace_all, key, credential.to_json(), limiter=self._limiter)
+        await run_in_thread(self._replace_all, key, credential.to_json(), limiter=self._limiter)
         self._version = ()
 
     def _replace_all(self, key: CredentialKey, text: str) -> None:
@@ -176,5 +176,5 @@ class TokenSource:
             changed = None if text is None else change(Credential.from_json(text))
             return None if changed is None else changed.to_json()
 
-        await anyio.to_thread.run_sync(self._store.update, found[0], apply, limiter=self._limiter)
+        await run_in_thread(self._store.update, found[0], apply, limiter=self._limiter)
         self._version = ()

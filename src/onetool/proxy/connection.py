@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.shared import SharedProcess
 from onetool.config.model import Server
@@ -321,7 +321,7 @@ class Connection(SharedProcess[ConnectionUser]):
         from onetool.oauth.bearer_auth import BearerAuth
         from onetool.proxy.http_limits import http_client, tls_context
 
-        await anyio.to_thread.run_sync(tls_context)  # before a client needs it on the event loop
+        await run_in_thread(tls_context)  # before a client needs it on the event loop
         self._auth = None if self._source is None else BearerAuth(self._source)
         headers = dict(server.headers)
         if server.transport == "sse":
@@ -392,7 +392,7 @@ async def _keep_subscribed(client: Any, subscribed: asyncio.Event, changes: Json
 
 async def load_sdk() -> None:
     """Import the SDK in a thread: it takes half a second, which would block the event loop."""
-    await anyio.to_thread.run_sync(importlib.import_module, "mcp")
+    await run_in_thread(importlib.import_module, "mcp")
 
 
 def missing_program(name: str, program: str) -> ToolError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.core.context import ToolContext
@@ -225,7 +225,7 @@ class Servers(HeldTools):
             hint = f"review them again: `onetool servers accept {name}`, or the admin UI"
             raise DefinitionsChanged(f"the tools of {name} have changed since they were shown", hint=hint)
         hints = tools.claims if accepts_hints else {}
-        await anyio.to_thread.run_sync(accept, self._pins, name, tools.definitions, upstream.origin, hints)
+        await run_in_thread(accept, self._pins, name, tools.definitions, upstream.origin, hints)
         await upstream.main.reinstall()
         return {**tools.differences.changed, **tools.differences.new}
 
@@ -234,7 +234,7 @@ class Servers(HeldTools):
     async def _install(self, session: UpstreamSession, definitions: tuple[Definition, ...]) -> None:
         """Create the tools. Those of the main session replace the old ones without yielding to the event loop."""
         upstream = session.upstream
-        tools = await anyio.to_thread.run_sync(check_tools, upstream, definitions, self._pins, self._compare_again)
+        tools = await run_in_thread(check_tools, upstream, definitions, self._pins, self._compare_again)
         if session is upstream.main:
             if self._upstreams.get(upstream.name) is not upstream:
                 return  # the settings have changed meanwhile

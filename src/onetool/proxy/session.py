@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.shared import CallInterrupted
 from onetool.children.supervised import Supervised
@@ -221,7 +221,7 @@ class UpstreamSession:
         if not self.is_known:
             put = self.upstream.lists.put_failure
             record = partial(put, self.upstream.key, reason, summary, is_interrupted=is_interrupted)
-            self.last_failure = await anyio.to_thread.run_sync(record)
+            self.last_failure = await run_in_thread(record)
 
     # --- disconnecting ----------------------------------------------------------------------------------------------
 
@@ -329,12 +329,12 @@ class UpstreamSession:
     async def load_cached(self) -> None:
         """Load the cached tool list without starting the server."""
         lists = self.upstream.lists
-        definitions = await anyio.to_thread.run_sync(lists.get, self.upstream.key)
+        definitions = await run_in_thread(lists.get, self.upstream.key)
         if definitions is not None:
             self.last_failure = NEVER_FAILED
             await self._install(definitions, is_cached=True)
         else:
-            failure = await anyio.to_thread.run_sync(lists.get_failure, self.upstream.key)
+            failure = await run_in_thread(lists.get_failure, self.upstream.key)
             self.last_failure = failure or self.last_failure
 
     def start_listing(self, slots: asyncio.Semaphore) -> None:
@@ -361,7 +361,7 @@ class UpstreamSession:
                     raise failures[-1] from None
                 message = f"cannot list the tools of {self.name}: {describe_error(error)}"
                 raise await connection.build_error(ToolError, message, self) from None
-            await self._install(await anyio.to_thread.run_sync(self._cache_definitions, tools))
+            await self._install(await run_in_thread(self._cache_definitions, tools))
             # Not earlier: a definition is published only after it was compared with its pin.
             self.raw_tools = {tool.name: tool for tool in tools} if self.upstream.is_published else {}
 

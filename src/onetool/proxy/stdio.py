@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.collector import Collector
 from onetool.children.pace import Pace
@@ -67,7 +67,7 @@ async def stdio_streams(
     """Start the server and yield it with its two message streams for the SDK; end it afterwards."""
     from mcp.client.stdio import get_default_environment
 
-    if not await anyio.to_thread.run_sync(launch.has_program):
+    if not await run_in_thread(launch.has_program):
         raise MissingProgram(launch.command[0])
     pipes = _Pipes()
     guard = GUARD if hasattr(os, "fork") else ()
@@ -76,7 +76,7 @@ async def stdio_streams(
         pipes,
         lambda _text: None,
         env={**get_default_environment(), **launch.environment},
-        cwd=await anyio.to_thread.run_sync(launch.prepare_directory),
+        cwd=await run_in_thread(launch.prepare_directory),
         guarded=bool(guard),
     )
     to_session, incoming = anyio.create_memory_object_stream[Any](0)

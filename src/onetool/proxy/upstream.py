@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.shared import SharedPool
 from onetool.config.model import Server
@@ -176,7 +176,7 @@ class Upstream:
         arguments = (definition.name, dict(args))
         result = await self._send(tool.name, "call_tool", arguments, session, connection, context=context)
         convert = partial(self._convert, tool.name, result, definition, context)
-        return await anyio.to_thread.run_sync(convert) if content.is_expensive(result) else convert()
+        return await run_in_thread(convert) if content.is_expensive(result) else convert()
 
     def _convert(self, tool: str, result: Any, definition: Definition, context: ToolContext) -> Any:
         """Return the value of a result; pass other content to the listener of the context."""
@@ -266,7 +266,7 @@ class Upstream:
         session, connection = await self._connect(feature, context)
         result = await self._send(feature, method, arguments, session, connection, context=context)
         self._report(f"{self.name} {feature}", result, context)
-        return await anyio.to_thread.run_sync(convert, result, self._make_media_store(context))
+        return await run_in_thread(convert, result, self._make_media_store(context))
 
     async def complete(self, feature: str, context: ToolContext, *arguments: Any) -> Any:
         """Complete an argument of a prompt or resource template; `arguments` are those of the SDK's `complete`."""

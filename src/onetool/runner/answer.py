@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any, TypeVar
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import Output
 from onetool.core.context import ToolContext
@@ -120,7 +120,7 @@ class LiveOutput:
         while self._waiting and self._is_streamed:
             text = "".join(self._waiting)
             self._waiting.clear()
-            self._emit(await anyio.to_thread.run_sync(self._redact, text))
+            self._emit(await run_in_thread(self._redact, text))
         self._redacting = None
 
     def _redact(self, text: str) -> str:
@@ -315,7 +315,7 @@ def _make_exception(error: JsonMapping, redact: Redactor) -> Exception:
 
 
 async def run_in_thread_if(needs_thread: bool, work: Callable[[], T]) -> T:
-    return await anyio.to_thread.run_sync(work) if needs_thread else work()
+    return await run_in_thread(work) if needs_thread else work()
 
 
 def _output_blocks(output: RunOutput) -> list[_Block]:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.channel import Channel, ChannelClosed, Reply
 from onetool.core.tool import Result
@@ -382,7 +382,7 @@ class Cells:
         limit = self._limits.max_output_bytes
         scratch = self._launcher.scratch(cell.ident)
         check = partial(larger_than, scratch, limit + self._launcher.answer_bytes, [cell.pid])
-        if await anyio.to_thread.run_sync(check, limiter=self._disk_checks):
+        if await run_in_thread(check, limiter=self._disk_checks):
             text = f"the run wrote more than {limit} bytes to its scratch directory, or hid them, and was ended"
             self.kill(cell, ToolError(text))
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 import onetool_child
 from onetool.children.channel import Channel
@@ -111,12 +111,12 @@ class _BaseLauncher:
         return json.dumps(Options(scratch=self._scratch_root(), **self._options)._asdict())
 
     def _clean(self, ident: int) -> None:
-        self._cleaning.start(anyio.to_thread.run_sync(remove, self.scratch(ident)))
+        self._cleaning.start(run_in_thread(remove, self.scratch(ident)))
 
     async def _remove_scratch(self) -> None:
         """Remove the scratch directory but keep its name, so that later lookups do not create another one."""
         if self._root is not None:
-            await anyio.to_thread.run_sync(remove, self._root)
+            await run_in_thread(remove, self._root)
 
 
 def _sweep(directory: str) -> None:
@@ -260,7 +260,7 @@ class ZygoteLauncher(_BaseLauncher):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stray_output, stray_end = os.pipe()
         try:
-            self._process = await anyio.to_thread.run_sync(self._spawn, theirs, stray_end)
+            self._process = await run_in_thread(self._spawn, theirs, stray_end)
         except BaseException:
             ours.close()
             os.close(stray_output)
@@ -329,7 +329,7 @@ class ZygoteLauncher(_BaseLauncher):
                 remove(self.scratch(ident))
 
         if process is not None:
-            self._cleaning.start(anyio.to_thread.run_sync(clean_up, process))
+            self._cleaning.start(run_in_thread(clean_up, process))
         for ident in lost_cells:
             self._on_gone(ident, None, "")
 
@@ -484,7 +484,7 @@ class SpawnLauncher(_BaseLauncher):
         await asyncio.shield(task)
 
     async def _start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
-        await anyio.to_thread.run_sync(os.mkdir, self.scratch(ident), 0o700)
+        await run_in_thread(os.mkdir, self.scratch(ident), 0o700)
         command = command_for("cell", [self._child_options(), self.scratch(ident)])
         child = await Process.start(command, channel, on_stray, env=environment())
         self._children[ident] = child

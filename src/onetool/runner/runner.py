@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool import snippets
 from onetool.children.channel import RemoteError, Reply
@@ -97,7 +97,7 @@ class Runner:
             )
             if snippets.is_snippet(code):
                 snippet = code.split(maxsplit=1)[0]
-                code = await anyio.to_thread.run_sync(self._expand, snippets.expand, code, context.agent_id)
+                code = await run_in_thread(self._expand, snippets.expand, code, context.agent_id)
                 self._check_length(code)
             names = await self._find_names(code)
             host = _Host(self, self.cells, context, output, live)
@@ -116,9 +116,7 @@ class Runner:
             render = partial(explain.render_failure, error.data, output.calls, registry, snippet, known)
             store_names = partial(self._presenter.store_names, context)
             # It may compare an unknown name with all others.
-            text = await anyio.to_thread.run_sync(
-                partial(render, store_names=store_names, call_error=output.call_error)
-            )
+            text = await run_in_thread(partial(render, store_names=store_names, call_error=output.call_error))
             kind = str(error.data.get("type"))
             sanitize = error.data.get("sanitize")
             data = error.data
@@ -140,7 +138,7 @@ class Runner:
         """Return the code of a snippet that code calls, and the names in it."""
         try:
             expand = lambda name, known: snippets.expand_call(name, values, known)  # noqa: E731 - as `snippets.expand`
-            code = await anyio.to_thread.run_sync(self._expand, expand, name, agent)
+            code = await run_in_thread(self._expand, expand, name, agent)
             self._check_length(code)
         except ToolError as error:
             return Result(ok=False, error=error)
@@ -310,9 +308,9 @@ class _Host:
         if store is None or not mime_type or output.media_count > MAX_MEDIA:
             return Result(ok=True, value=None)
         try:
-            if await anyio.to_thread.run_sync(self._runner.has_secret, data):
+            if await run_in_thread(self._runner.has_secret, data):
                 return Result(ok=True, value=None)  # as text, it is redacted
-            return Result(ok=True, value=await anyio.to_thread.run_sync(store, data, mime_type))
+            return Result(ok=True, value=await run_in_thread(store, data, mime_type))
         except ToolError as error:
             return Result(ok=False, error=error)
 
@@ -381,7 +379,7 @@ class _Host:
                     return Result(ok=True, value=await self._find_tool(str(params["name"])))
                 case "describe":
                     return Result(ok=True, value=await self._describe_tool(str(params["name"])))
-            names = await anyio.to_thread.run_sync(self._bus.registry.map_python_names, str(params["pack"]))
+            names = await run_in_thread(self._bus.registry.map_python_names, str(params["pack"]))
             return Result(ok=True, value=sorted(names))
         except ToolError as error:
             return Result(ok=False, error=error)

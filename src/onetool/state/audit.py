@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.core.bus.authorize import required_permissions
@@ -139,7 +139,7 @@ class AuditLog:
         try:
             if self._is_slow:
                 with anyio.fail_after(seconds):
-                    await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
+                    await run_in_thread(write, abandon_on_cancel=True)
             else:
                 write()
         except TimeoutError:

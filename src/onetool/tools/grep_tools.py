@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children import programs
 from onetool.core.context import ToolContext
@@ -73,7 +73,7 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
         grep(pattern="def .*agent", path="src", glob="*.py")
     """
     _check(pattern, glob, max_results, timeout_ms)
-    search = await anyio.to_thread.run_sync(_prepare_search, Files(context), path)
+    search = await run_in_thread(_prepare_search, Files(context), path)
     flags = ["--case-sensitive" if case_sensitive else "--ignore-case", *(["--hidden"] if hidden else [])]
     flags += [f"--glob={glob}"] if glob else []  # before the denied globs: the last match wins
     flags += [f"--glob={denied}" for denied in search.denied]
@@ -89,7 +89,7 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     stderr = programs.OutputTail()
     ended = await programs.run(program, parser, stderr)
     _raise_for_status(ended, str(stderr))
-    results = await anyio.to_thread.run_sync(_build_results, parser.matches, context)
+    results = await run_in_thread(_build_results, parser.matches, context)
     return {
         "results": results,
         "total_matches": len(results) + parser.omitted,

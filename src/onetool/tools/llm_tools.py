@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.context import ToolContext
 from onetool.core.system import get_system
@@ -40,7 +40,7 @@ async def transform(input: Any, prompt: str, context: ToolContext, schema: JsonO
     Example:
         llm.transform(reviews, "Rate each review from 1 to 5", schema={"type": "array", "items": {"type": "integer"}})
     """
-    data = input if isinstance(input, str) else await anyio.to_thread.run_sync(_to_json, input)
+    data = input if isinstance(input, str) else await run_in_thread(_to_json, input)
     return await _complete(f"{prompt}\n\nData:\n{data}", schema, context, "llm.transform")
 
 
@@ -65,16 +65,16 @@ async def _complete(prompt: str, schema: JsonObject | None, context: ToolContext
     model = get_system(context).llm
     if schema is None:
         return await model.complete([Message("system", ROLE), Message("user", prompt)], context, source)
-    await anyio.to_thread.run_sync(_find_problem, "null", schema)  # raises if the schema is invalid, before sending
+    await run_in_thread(_find_problem, "null", schema)  # raises if the schema is invalid, before sending
     role = f"{ROLE} Answer with one JSON value that matches this JSON Schema: {json.dumps(schema)}"
     messages = [Message("system", role), Message("user", prompt)]
     answer = await model.complete(messages, context, source)
-    value, problem = await anyio.to_thread.run_sync(_find_problem, answer, schema)
+    value, problem = await run_in_thread(_find_problem, answer, schema)
     if problem:
         correction = f"This is not a valid answer: {problem}\nAnswer again with valid JSON only."
         messages += [Message("assistant", answer), Message("user", correction)]
         answer = await model.complete(messages, context, source)
-        value, problem = await anyio.to_thread.run_sync(_find_problem, answer, schema)
+        value, problem = await run_in_thread(_find_problem, answer, schema)
     if problem:
         raise OutputInvalid(f"the language model gave no valid answer in two attempts: {problem}")
     return value

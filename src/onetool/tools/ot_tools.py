@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import Snippet
 from onetool.core.context import Foreign, Permission, ToolContext
@@ -144,9 +144,9 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     system = get_system(context)
     settings = system.settings.notify
     if settings.topics:
-        await anyio.to_thread.run_sync(count_message, system.state.counters, context.agent_id, settings.per_minute)
+        await run_in_thread(count_message, system.state.counters, context.agent_id, settings.per_minute)
     notices = system.state.notices(settings.max_file_bytes)
-    answer = await anyio.to_thread.run_sync(publish, settings.topics, notices, topic, message, time.time)
+    answer = await run_in_thread(publish, settings.topics, notices, topic, message, time.time)
     if answer == NO_TOPIC:
         context.note(f"ot.notify: nobody gets this message. To keep messages on {quote(topic)}, {ADD_TOPIC}")
     return answer
@@ -170,10 +170,10 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     if not system.settings.stats.enabled:
         raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
     agent = None if context.caller.is_owner else context.agent_id
-    summarize = partial(anyio.to_thread.run_sync, _summarize, system, agent, period, tool)
+    summarize = partial(run_in_thread, _summarize, system, agent, period, tool)
     summary = await system.summaries.join(summarize, (agent, period, tool))
     if output:
-        await anyio.to_thread.run_sync(partial(_write_report, context, summary, output))
+        await run_in_thread(partial(_write_report, context, summary, output))
     public = {key: value for key, value in summary.items() if key != "series"}
     problem = system.state.recorder.problem  # say so if some calls could not be recorded
     return {**public, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
@@ -192,7 +192,7 @@ async def scaffold(context: ToolContext, pack: str) -> str:
     from onetool.config.scaffold import write_extension
 
     directories = get_system(context).directories
-    file = await anyio.to_thread.run_sync(write_extension, directories.data, pack)
+    file = await run_in_thread(write_extension, directories.data, pack)
     needs_trust = directories.data != directories.user
     more = " A person must run `onetool trust` in that directory first." if needs_trust else ""
     return f"OK: wrote {file}.{more} Then try: {pack}.greet(name='Ada')"
@@ -213,7 +213,7 @@ async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> 
         ot.tools(pattern="disk", info="full")
     """
     system = await _discover_and_note(context)
-    return await anyio.to_thread.run_sync(_list_tools, system, pattern, info)
+    return await run_in_thread(_list_tools, system, pattern, info)
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
@@ -228,7 +228,7 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
         ot.packs(info="full")
     """
     system = await _discover_and_note(context)
-    return await anyio.to_thread.run_sync(_list_packs, system, pattern, info)
+    return await run_in_thread(_list_packs, system, pattern, info)
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
@@ -263,7 +263,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     known = await _load_snippets(context)
     found = [name for name in sorted(known) if _contains(pattern, name, known[name].description)]
     if info == "full":
-        texts = await anyio.to_thread.run_sync(lambda: [describe(name, known[name], known) for name in found])
+        texts = await run_in_thread(lambda: [describe(name, known[name], known) for name in found])
         message = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
         message = message if known else "no snippets are configured; add them under snippets: in onetool.yaml"
         return "\n\n---\n\n".join(filter(None, texts)) or message
@@ -315,7 +315,7 @@ async def search(context: ToolContext, query: str | list[str], limit: int = 10) 
     wanted = MAX_HITS if _is_restricted(context) else MAX_COUNTED_HITS
     hits = {text: await system.search(text, max(limit, wanted), context.agent_id) for text in queries}
     snippets = await _load_snippets(context)
-    found = await anyio.to_thread.run_sync(search_hits.describe_hits, system, hits, limit, snippets)
+    found = await run_in_thread(search_hits.describe_hits, system, hits, limit, snippets)
     if found.omitted:
         context.note(f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}")
     if found.weak:
@@ -339,19 +339,19 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
     system = await _discover(context)
     snippets = await _load_snippets(context)
     if info != "list":
-        text = await anyio.to_thread.run_sync(help_text.render_name, query.strip(), system, info == "full", snippets)
+        text = await run_in_thread(help_text.render_name, query.strip(), system, info == "full", snippets)
         if text is not None:
             return help_text.cut(text)
     _note_unlisted(context)
     hits = await system.search(query, agent=context.agent_id)
-    return help_text.cut(await anyio.to_thread.run_sync(help_text.render_hits, query, hits, system, info, snippets))
+    return help_text.cut(await run_in_thread(help_text.render_hits, query, hits, system, info, snippets))
 
 
 async def _load_snippets(context: ToolContext) -> dict[str, Snippet]:
     """Return the snippets that the agent can use, also those that were saved."""
     system = get_system(context)
     arguments = system.settings.snippets, system.state.snippets, context.agent_id
-    return await anyio.to_thread.run_sync(merge_snippets, *arguments)
+    return await run_in_thread(merge_snippets, *arguments)
 
 
 # --- upstream servers ------------------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ async def result(  # noqa: PLR0917 - callers may pass all of these by position
         agent=context.agent_id,
         token_id=context.token_id,
     )
-    found: JsonObject = await anyio.to_thread.run_sync(window)
+    found: JsonObject = await run_in_thread(window)
     await _mark_untrusted(context, handle)
     return found
 
@@ -479,8 +479,8 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
     results = get_system(context).results
     await _mark_untrusted(context, handle)
     if part is None:
-        return await anyio.to_thread.run_sync(results.load, handle, context.agent_id, context.token_id)
-    return await anyio.to_thread.run_sync(results.part, handle, part, context.agent_id, context.token_id)
+        return await run_in_thread(results.load, handle, context.agent_id, context.token_id)
+    return await run_in_thread(results.part, handle, part, context.agent_id, context.token_id)
 
 
 async def _mark_untrusted(context: ToolContext, handle: str) -> None:
@@ -489,7 +489,7 @@ async def _mark_untrusted(context: ToolContext, handle: str) -> None:
     if context.on_foreign_value is None and labels is None:
         return
     origin = partial(get_system(context).results.origin, handle, context.agent_id, context.token_id)
-    source, is_untrusted, stored = await anyio.to_thread.run_sync(origin)
+    source, is_untrusted, stored = await run_in_thread(origin)
     if is_untrusted and context.on_foreign_value is not None:
         context.on_foreign_value(Foreign(source, {}, is_untrusted))
     if labels is not None:
@@ -515,11 +515,11 @@ async def session(context: ToolContext, handle: str = "", keys: list[str] | None
     """
     sessions, owner = get_system(context).state.sessions, (context.agent_id, context.token_id)
     if not handle:
-        return {"session": await anyio.to_thread.run_sync(sessions.create, *owner), "keys": []}
+        return {"session": await run_in_thread(sessions.create, *owner), "keys": []}
     if keys is None:
-        return {"session": handle, "keys": await anyio.to_thread.run_sync(sessions.list_keys, handle, *owner)}
-    found = await anyio.to_thread.run_sync(sessions.get, handle, keys, *owner)
-    return {"session": handle, "values": await anyio.to_thread.run_sync(_parse_values, context, found)}
+        return {"session": handle, "keys": await run_in_thread(sessions.list_keys, handle, *owner)}
+    found = await run_in_thread(sessions.get, handle, keys, *owner)
+    return {"session": handle, "values": await run_in_thread(_parse_values, context, found)}
 
 
 @tool(effects=["read"], labels=(), idempotent=True, logged=("handle",), max_text=MAX_TEXT_CHARS)
@@ -550,7 +550,7 @@ async def session_update(
         owner = context.agent_id, context.token_id
         return _parse_values(context, sessions.update(handle, texts, *owner, removed=remove or (), replaces=replace))
 
-    return await anyio.to_thread.run_sync(update)
+    return await run_in_thread(update)
 
 
 def _get_labels(context: ToolContext) -> tuple[str, ...]:
@@ -605,7 +605,7 @@ async def _discover(context: ToolContext) -> System:
     await system.discover()
     if not _is_restricted(context):
         return system
-    return cast("System", await anyio.to_thread.run_sync(_RestrictedSystem, system, context))
+    return cast("System", await run_in_thread(_RestrictedSystem, system, context))
 
 
 def _is_restricted(context: ToolContext) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children import programs
 from onetool.children.process import describe_status
@@ -74,16 +74,16 @@ async def run(
     if timeout_ms < 1:
         raise ArgumentError(f"invalid timeout_ms {timeout_ms} (expected 1 or more)", field="timeout_ms")
     variables = _check_variables(env or {})
-    directory = await anyio.to_thread.run_sync(Files(context).resolve_search_root, ".")
-    private = await anyio.to_thread.run_sync(_make_private_directory)
+    directory = await run_in_thread(Files(context).resolve_search_root, ".")
+    private = await run_in_thread(_make_private_directory)
     try:
-        suite = await anyio.to_thread.run_sync(_choose_suite, context, directory, private, path, variables)
-        command, environment = await anyio.to_thread.run_sync(_confine, context, suite, private)
+        suite = await run_in_thread(_choose_suite, context, directory, private, path, variables)
+        command, environment = await run_in_thread(_confine, context, suite, private)
         output = programs.OutputTail(MAX_OUTPUT_BYTES)
         seconds = min(timeout_ms, MAX_TIMEOUT_MS) / 1000
         program = programs.Program(command, directory, environment, seconds, starts_others=True)
         ended = await programs.run(program, output, output)
-        return await anyio.to_thread.run_sync(_build_result, suite, ended, str(output), timeout_ms)
+        return await run_in_thread(_build_result, suite, ended, str(output), timeout_ms)
     finally:  # not awaited, so that it also happens after a cancellation
         asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, private, True)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.checks import sort_problems, stored_files
@@ -33,13 +33,13 @@ WORKER_SECONDS = 60.0
 async def run_all_checks(config: Path | None) -> list[Problem]:
     """Return each problem once, without secrets, and the checks that passed."""
     directories = find_directories(os.environ, Path.cwd(), config, Path.home())
-    read = await anyio.to_thread.run_sync(examine, directories, os.environ)
+    read = await run_in_thread(examine, directories, os.environ)
     if directories.config_file is not None and not directories.config_file.parent.is_dir():
         # A mistyped --config must not create a directory.
         read = replace(
             read, loaded=replace(read.loaded, directories=Directories(directories.working_dir, directories.user))
         )
-    ignored = await anyio.to_thread.run_sync(_check_ignored_project, directories, read.loaded)
+    ignored = await run_in_thread(_check_ignored_project, directories, read.loaded)
     with Progress("running checks") as progress:
         async with OneTool(read=lambda: _shorten_timeouts(read.loaded), examine=lambda: read) as app:
             return [*await _examine(app, read, progress), *ignored]
@@ -62,7 +62,7 @@ def _shorten_timeouts(loaded: Loaded) -> Loaded:
 
 async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Problem]:
     # First, because the following steps may repair files.
-    stored = await anyio.to_thread.run_sync(
+    stored = await run_in_thread(
         lambda: [*stored_files.problems(read.loaded), *stored_files.check_bundles(read.loaded)]
     )
     with suppress(ToolError):  # `check` reports it

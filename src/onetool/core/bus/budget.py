@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import BudgetExceeded, StorageError
 from onetool.state.storage import SharedCounters
@@ -181,11 +182,11 @@ class SharedBudgetGuard(BudgetGuard):
                 continue
             name = self._counter(kind)
             amount = amounts.get(kind, 0.0)
-            is_left, used = await anyio.to_thread.run_sync(self._counters.reserve, name, amount, limit)
+            is_left, used = await run_in_thread(self._counters.reserve, name, amount, limit)
             self._spent[kind] = used
             if not is_left:
                 for earlier in reserved:
-                    await anyio.to_thread.run_sync(self._counters.settle, earlier[0], -earlier[1])
+                    await run_in_thread(self._counters.settle, earlier[0], -earlier[1])
                 raise self._budget_error(kind, "and the call was not made")
             reserved.append((name, amount))
             self._charge(kind, 0)
@@ -196,7 +197,7 @@ class SharedBudgetGuard(BudgetGuard):
         for kind in ("time_seconds", "tokens"):
             if getattr(self.limits, kind) is not None and (used := spent[kind] - before[kind]) > 0:
                 with suppress(StorageError):  # the call was made; what it used is lost with the database
-                    await anyio.to_thread.run_sync(self._counters.settle, self._counter(kind), used)
+                    await run_in_thread(self._counters.settle, self._counter(kind), used)
 
     def _counter(self, kind: str) -> str:
         return f"budget {self.agent} {kind}"

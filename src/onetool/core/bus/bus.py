@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, overload
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.backends.threads import ToolThreads, call_blocking, nesting_guard, wait_for
 from onetool.core.bus.authorize import authorize, choose_account
@@ -95,7 +95,7 @@ class ToolBus:
         if raw or not isinstance(result.value, RawJson):
             return result
         try:
-            value = await anyio.to_thread.run_sync(result.value.parse, name)
+            value = await run_in_thread(result.value.parse, name)
         except ToolError as error:
             return Result(ok=False, error=error)
         return replace(result, value=value)
@@ -214,7 +214,7 @@ class ToolBus:
             await tool.refresh()
             tool = registry.peek(name)
         elif tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
-            tool = await anyio.to_thread.run_sync(registry.get, name)
+            tool = await run_in_thread(registry.get, name)
         if tool is None:
             pack = registry.match_pack(python_name(name).partition(".")[0])
             await registry.refresh({pack})
@@ -226,7 +226,7 @@ class ToolBus:
     async def find_tool(self, name: str) -> Tool:
         """Return the tool with this name. Tools that are not in memory are looked up in a thread."""
         tool = self.registry.peek(name)
-        return tool if tool is not None else await anyio.to_thread.run_sync(self.registry.find, name)
+        return tool if tool is not None else await run_in_thread(self.registry.find, name)
 
     @overload
     def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module has many tools

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -92,7 +92,7 @@ def build(
         return json_response(build_document(operations, _path_schemas()))
 
     async def get_document(_request: Request) -> Response:
-        return await anyio.to_thread.run_sync(build_response)
+        return await run_in_thread(build_response)
 
     all_routes = [*ui_files.routes(), mcp_endpoint.route(mcp), *(operation.route for operation in operations)]
     all_routes += [*browser_sign_in.routes(), *resource_metadata.routes(lambda: app.settings.auth, bind)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import is_loopback_host
 from onetool.errors import NetworkError, ToolError
@@ -157,7 +157,7 @@ class IssuerDirectory:
             try:
                 state.metadata = await self._fetch_metadata(issuer)
                 response = await self._send(issuer, Request("GET", state.metadata.jwks_url))
-                state.keys = await anyio.to_thread.run_sync(_parse_keys, response)
+                state.keys = await run_in_thread(_parse_keys, response)
             except ToolError as error:
                 state.has_failed = True
                 self._log.event("auth.issuer", level="WARNING", issuer=issuer, text=error.message)

@@ -6,7 +6,7 @@ The number of series is limited: tools beyond MAX_TOOLS share the series `other`
 
 from collections.abc import Iterator
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -53,7 +53,7 @@ class Metrics(Collector):
         self.close = app.bus.events.subscribe(self._on_event, CallFinished, RunStarted, RunFinished)
 
     async def respond(self, request: Request) -> Response:
-        self._tool_count = await anyio.to_thread.run_sync(len, self._app.registry)
+        self._tool_count = await run_in_thread(len, self._app.registry)
         return Response(self.text(identity.visible_agent(request)), media_type=MEDIA_TYPE)
 
     def text(self, agent: str | None = None) -> str:

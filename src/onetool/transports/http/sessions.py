@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
@@ -146,7 +146,7 @@ class BrowserSessions:
         if found is None:
             return _make_cookie(self._local.cookie, "", 0.0, "Strict", is_secure=False)
         vault, facts = found
-        await anyio.to_thread.run_sync(vault.memory.end, facts["id"], facts["end"])
+        await run_in_thread(vault.memory.end, facts["id"], facts["end"])
         return _make_cookie(vault.cookie, "", 0.0, "Strict", is_secure=False)
 
     async def _find_facts(self, headers: Headers) -> tuple[BrowserVault, JsonObject] | None:
@@ -162,7 +162,7 @@ class BrowserSessions:
         if self._shared is not None and self._shared[0] is self._get_state():
             return [self._local, self._shared[1]]
         try:
-            return [self._local, await anyio.to_thread.run_sync(self._open_vault)]
+            return [self._local, await run_in_thread(self._open_vault)]
         except ToolError:  # the sessions of other servers cannot be opened
             return [self._local]
 

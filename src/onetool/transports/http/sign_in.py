@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote, urlencode
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -87,7 +87,7 @@ class BrowserSignIn:
         facts = {"issuer": entry.issuer, "client_id": entry.client_id, "base_url": base_url}
         facts |= {"nonce": nonce, "verifier": verifier}
         begin = partial(self._sessions.begin_sign_in, facts, is_secure=base_url.startswith("https://"))
-        cookie, state = await anyio.to_thread.run_sync(begin)
+        cookie, state = await run_in_thread(begin)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
             "response_type": "code",
@@ -114,14 +114,14 @@ class BrowserSignIn:
         state = request.query_params.get("state", "")
         base_url = ""
         try:
-            facts, is_bound = await anyio.to_thread.run_sync(self._sessions.end_sign_in, state, request.headers)
+            facts, is_bound = await run_in_thread(self._sessions.end_sign_in, state, request.headers)
             base_url = "" if facts is None else facts["base_url"]
             credential = await self._check_answer(request, self._restore(facts, is_bound=is_bound))
         except _SignInFailed as error:
             self._log.event("auth.sign_in", level="WARNING", status="error", text=str(error))
             return RedirectResponse(f"{base_url}/#/sign-in/{error.reason}", SEE_OTHER)
         self._log.event("auth.sign_in", status="ok", actor=credential.actor, agent=credential.agent)
-        code = await anyio.to_thread.run_sync(self._sessions.create_code, credential, request.headers)
+        code = await run_in_thread(self._sessions.create_code, credential, request.headers)
         # The code is in the fragment, which browsers neither send to servers nor pass on.
         return RedirectResponse(f"{base_url}/#/code/{code}", SEE_OTHER)
 

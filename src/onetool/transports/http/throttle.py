@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, TypeVar
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import StorageError
 from onetool.state.storage import Counters
@@ -80,7 +80,7 @@ def _is_limited(counters: Counters, network: str, token_hash: str) -> bool:
 async def _wait_for(function: Callable[..., T], *arguments: Any) -> T:
     """Ask the store in a thread. Without it, nobody is accepted: an attacker could have any number of attempts."""
     try:
-        return await anyio.to_thread.run_sync(function, *arguments)
+        return await run_in_thread(function, *arguments)
     except StorageError as error:
         raise ApiError("busy", f"cannot check tokens: {error.message}", {"reason": STORE_AWAY}) from None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -63,7 +63,7 @@ def routes() -> list[Route]:
         }
 
     async def serve_file(request: Request) -> Response:
-        loaded = await anyio.to_thread.run_sync(load_files)
+        loaded = await run_in_thread(load_files)
         name = request.path_params.get("path", INDEX)
         if name not in loaded:
             raise ApiError("not_found", f"no such path: {request.url.path} (the admin UI is at /)")

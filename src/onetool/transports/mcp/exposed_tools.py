@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import anyio.to_thread
 import mcp_types as types
+from anyio.to_thread import run_sync as run_in_thread
 from mcp import MCPError
 
 from onetool.app import OneTool
@@ -349,7 +349,7 @@ class ExposedTools:
         await self._app.discover({name.partition(".")[0] for name in self._wanted})
         wanted = self._wanted  # a pack may be known only now
         names = {*wanted, *chosen, *(name for known in self._published for name in known)}
-        found = await anyio.to_thread.run_sync(find_stored_tools, self._app.registry, names)
+        found = await run_in_thread(find_stored_tools, self._app.registry, names)
         if (stored := {tool.name: tool for tool in found}) != self._stored_tools:
             self._stored_tools = stored
         upstreams = _upstreams(self._app, wanted)
@@ -369,8 +369,8 @@ async def check(app: OneTool) -> None:
         known = [*(tool.name for tool in registry), *registry.packs(), *app.settings.servers]
         if name in known or python_name(name) in known:
             continue
-        if await anyio.to_thread.run_sync(registry.get, name) is None:
-            near = nearest(name, [*known, *(await anyio.to_thread.run_sync(registry.nearest, name))])
+        if await run_in_thread(registry.get, name) is None:
+            near = nearest(name, [*known, *(await run_in_thread(registry.nearest, name))])
             hint = did_you_mean(near).strip() or "list all tools with `onetool tools`"
             raise ToolError(f"invalid value for --expose: no tool, pack or server named {name!r}", hint=hint)
 

@@ -10,7 +10,7 @@ The setting applies to servers, extensions and bundles, never to built-in tools.
 
 from collections.abc import Iterator
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.config.model import Expose
@@ -66,7 +66,7 @@ class Exposure:
         if not any(self._list_packs("auto")):
             return frozenset()
         await self._app.discover(frozenset())
-        chosen = await anyio.to_thread.run_sync(self._choose, caller)
+        chosen = await run_in_thread(self._choose, caller)
         if len(self._chosen) >= MAX_SESSIONS:
             self._chosen.pop(next(iter(self._chosen)))
         return self._chosen.setdefault(session, chosen)

@@ -2,8 +2,8 @@
 
 import json
 
-import anyio.to_thread
 import mcp_types as types
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.core.context import ToolContext
@@ -55,7 +55,7 @@ async def _store(
         )
 
     try:
-        stored = await anyio.to_thread.run_sync(put)
+        stored = await run_in_thread(put)
     except ToolError as error:
         return f"the result has {len(text)} characters and cannot be stored: {error.message}", []
     handle = stored["handle"]
@@ -83,7 +83,7 @@ def _dump(block: types.ContentBlock) -> JsonObject:
 async def read_result(app: OneTool, uri: str, caller: ToolContext) -> str:
     """Return the text of a stored result; raise ToolError if the agent has none with this handle."""
     owner = uri.removeprefix(RESULT), caller.agent_id, caller.token_id
-    source, is_untrusted, _labels = await anyio.to_thread.run_sync(app.results.origin, *owner)
-    value = await anyio.to_thread.run_sync(app.results.load, *owner)
-    text = value if isinstance(value, str) else await anyio.to_thread.run_sync(record_lines, value)
+    source, is_untrusted, _labels = await run_in_thread(app.results.origin, *owner)
+    value = await run_in_thread(app.results.load, *owner)
+    text = value if isinstance(value, str) else await run_in_thread(record_lines, value)
     return sanitize_text(text, source) if is_untrusted else text

@@ -4,8 +4,8 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-import anyio.to_thread
 import mcp_types as types
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.errors import ToolError
@@ -25,7 +25,7 @@ async def load_handles(app: OneTool, handles: Iterable[str], agent: str, token_i
 
 async def _load(app: OneTool, handle: str, agent: str, token_id: str) -> list[types.ContentBlock]:
     try:
-        data, mime_type = await anyio.to_thread.run_sync(app.media.get, handle, agent, token_id)
+        data, mime_type = await run_in_thread(app.media.get, handle, agent, token_id)
     except ToolError:
         return []
     text = base64.b64encode(data).decode("ascii")

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
+from anyio.to_thread import run_sync as run_in_thread
 from mcp import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from pydantic import ValidationError
@@ -210,9 +210,7 @@ class ClientMessages:
     async def _send_form(self, message: str, schema: JsonMapping) -> Any:
         if (problem := _explain_large_form(message, schema)) is not None:
             raise CannotAsk(problem)
-        text, shown = await anyio.to_thread.run_sync(
-            lambda: (self._redact(message), self._redact.redact_data(dict(schema)))
-        )
+        text, shown = await run_in_thread(lambda: (self._redact(message), self._redact.redact_data(dict(schema))))
         params = types.ElicitRequestFormParams(message=text, requested_schema=shown)
         return await self._relay.ask_client(types.ElicitRequest(params=params))
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-import anyio.to_thread
 import mcp_types as types
+from anyio.to_thread import run_sync as run_in_thread
 from mcp import MCPError
 
 from onetool.app import OneTool
@@ -49,7 +49,7 @@ class ToolResources:
 
     async def list_all(self, context: Any, params: Any) -> types.ListResourcesResult:
         """List the tool list, then each tool, page by page. The last page has the resources of exposed servers."""
-        names, more = paginate(await anyio.to_thread.run_sync(self._names, build_context(self._app, context)), params)
+        names, more = paginate(await run_in_thread(self._names, build_context(self._app, context)), params)
         page = [types.Resource(name=name, uri=_tool_uri(name), mime_type=MARKDOWN) for name in names]
         if _parse_cursor(params) == 0:
             description = "All tools, one line each"
@@ -84,7 +84,7 @@ class ToolResources:
         """Return the names of tools that start with the argument's value."""
         if getattr(params.ref, "uri", None) != f"{TOOL}{{name}}":
             return []
-        names = await anyio.to_thread.run_sync(self._names, build_context(self._app, context))
+        names = await run_in_thread(self._names, build_context(self._app, context))
         return [name for name in names if name.startswith(params.argument.value)]
 
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
@@ -99,12 +99,12 @@ class ToolResources:
                 raise MCPError(types.INVALID_PARAMS, error.message, {"uri": uri}) from None
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
         if not await self._is_known(name, caller):
-            text = await anyio.to_thread.run_sync(self._unknown_resource_message, uri, name, caller)
+            text = await run_in_thread(self._unknown_resource_message, uri, name, caller)
             raise MCPError(types.INVALID_PARAMS, text, {"uri": uri})
         return str(await caller.call("ot.help", query=name, info="full")), MARKDOWN
 
     async def _is_known(self, name: str, caller: ToolContext) -> bool:
-        tool = await anyio.to_thread.run_sync(self._app.registry.find_exact, name)
+        tool = await run_in_thread(self._app.registry.find_exact, name)
         return tool is not None and tool.name == name and caller.admits(tool)
 
     def _names(self, caller: ToolContext) -> list[str]:
@@ -136,7 +136,7 @@ class SnippetPrompts:
         snippets = self._app.settings.snippets
         name = params.name.removeprefix("$")
         try:
-            code = await anyio.to_thread.run_sync(expand_call, name, dict(params.arguments or {}), snippets)
+            code = await run_in_thread(expand_call, name, dict(params.arguments or {}), snippets)
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
         fence = "`" * (1 + max(map(len, BACKTICKS.findall(code)), default=2))  # longer than any fence in the code

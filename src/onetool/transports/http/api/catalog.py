@@ -10,7 +10,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import Literal, get_args
 
-import anyio.to_thread
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.core.context import ToolContext
@@ -133,7 +133,7 @@ class ToolCatalog:
         try:
             tool = await self._app.bus.resolve(name)
         except ToolNotFound as error:
-            disabled = await anyio.to_thread.run_sync(self.get_tool, name)
+            disabled = await run_in_thread(self.get_tool, name)
             if disabled is None:
                 raise _unknown_tool_error(name, error.message if context.tools is None else "") from None
             tool = disabled
@@ -145,7 +145,7 @@ class ToolCatalog:
         for _ in range(MAX_SEARCHES):
             version = self._app.registry.version
             hits = await self._app.search(query, MAX_SEARCHED)
-            found = await anyio.to_thread.run_sync(self.merge_hits, query, hits, context)
+            found = await run_in_thread(self.merge_hits, query, hits, context)
             if self._app.registry.version == version:
                 break
         return found
