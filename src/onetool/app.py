@@ -54,6 +54,7 @@ from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
+from onetool.state.change_feed import ChangeFeed
 from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
 from onetool.state.storage import MediaStorage, ResultStorage, State
 from onetool.telemetry import Telemetry
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OneTool", "examine_settings", "read_settings"]
 
+REPORTED_KINDS = ("disabled", "runs", "settings", "tokens")  # of state that replicas share
 STORE_SECONDS = 5.0  # to wait for the database when the application is opened
 RELOADED = "OK: Configuration reloaded"
 
@@ -101,6 +103,7 @@ class OneTool:
         environment = self.environment = os.environ if environment is None else environment
         is_given = read is None and examine is None
         self.reader = SettingsReader(read_given if is_given else read, examine, environment)
+        self.changes = ChangeFeed()
         self.editing_settings = asyncio.Lock()  # held by an edit until it is in effect here
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._parts: Parts | None = None
@@ -198,6 +201,7 @@ class OneTool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.changes.close()
         self._retiring.cancel()
         parts = self._require_parts()
         await self.runs.close()
@@ -237,6 +241,7 @@ class OneTool:
         for source in self.registry.sources:
             source.configure(loaded)
         self.times_configured += 1
+        self.changes.report("settings")
         for work in old.retire(parts) if old is not None else ():
             self._retiring.start(work)
 
@@ -482,6 +487,8 @@ class OneTool:
         is_new = self.reader.join(state.settings, self.settings.store or "")
         if not is_new:
             return
+        for kind in REPORTED_KINDS:
+            state.subscribe(kind, partial(self.changes.report, kind))
         await anyio.to_thread.run_sync(state.wait, STORE_SECONDS)
         if self.reader.is_outdated:
             read = partial(self.reader.reread, self._require_parts().loaded, unasked=False)

@@ -311,5 +311,6 @@ async def test_a_change_between_the_start_and_the_first_check_is_applied(tmp_pat
     directories = find_directories({}, tmp_path, None, tmp_path)
     async with OneTool(read=partial(load, directories, {}), examine=partial(examine, directories, {})) as app:
         configure(tmp_path, "aliases: {after: machine.now}\n")
-        async with watching(app, seconds=0.02):
+        app.changes.seconds = 0.02
+        async with watching(app):
             assert await anyio.to_thread.run_sync(eventually, lambda: "after" in app.registry.aliases)

@@ -1,7 +1,7 @@
 """Reloads a running server on changed settings, in files or in the store, SIGHUP and `onetool reload`.
 
-One task checks the settings twice a second and never waits for a reload, so that a revoked token is rejected promptly.
-Another task performs the reloads, one at a time, with the settings that the first one has read.
+One task follows the changes and never waits for a reload, so that a revoked token is rejected promptly. Another task
+performs the reloads, one at a time, with the settings that the first one has read.
 """
 
 import asyncio
@@ -20,18 +20,19 @@ import anyio.to_thread
 from onetool.app import OneTool
 from onetool.config.contents import Stamp, stamp_files
 from onetool.config.load import Examined
+from onetool.editing.edit_history import EditHistory
 from onetool.errors import ToolError
 from onetool.state.storage import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
-POLL_SECONDS: Final = 0.5
+TICK_SECONDS: Final = 0.5
 SIGHUP: Final = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Callbacks of a transport: `on_change` receives the changed settings files, `on_tick` runs on every poll."""
+    """Callbacks of a transport: `on_change` receives the changed settings files, `on_tick` runs twice a second."""
 
     on_change: Callable[[Examined], None] = lambda _examined: None
     on_tick: Callable[[], None] = lambda: None
@@ -44,15 +45,14 @@ async def watching(
     url: str = "",
     port: int | None = None,
     hooks: Hooks | None = None,
-    seconds: float = POLL_SECONDS,
     handle_signals: bool = True,
 ) -> AsyncIterator[None]:
     """Register this server and watch for changes until the block ends. Signals may belong to another program."""
     directory, user = str(app.directories.working_dir), app.directories.user
     entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
-    watcher = SettingsWatcher(app, registration, hooks or Hooks(), seconds)
-    tasks = [asyncio.ensure_future(work) for work in (watcher.poll(), watcher.reload_on_request())]
+    watcher = SettingsWatcher(app, registration, hooks or Hooks())
+    tasks = [asyncio.ensure_future(work) for work in (watcher.follow(), watcher.tick(), watcher.reload_on_request())]
     if handle_signals and SIGHUP is not None:  # signal handlers work only in the main thread
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(SIGHUP, watcher.request_reload)
@@ -73,11 +73,9 @@ class SettingsWatcher:
     app: OneTool
     registration: Registration
     hooks: Hooks
-    seconds: float
     _user: Path = field(init=False)
     _requests: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)  # generations; None is a change
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
-    _seen: Stamp | None = None
     _handled: tuple[Stamp, StoredSettings | None] | None = None  # the last change, also if it was invalid
     _examined: Examined | None = None  # the changed settings, until they are applied
     _generation: int = 0
@@ -89,33 +87,43 @@ class SettingsWatcher:
     def request_reload(self) -> None:
         self._requests.put_nowait(self._generation)
 
-    async def poll(self) -> None:
-        """Poll for changes until cancelled."""
+    async def follow(self) -> None:
+        """Handle changed settings and requests to reload until cancelled."""
+        changes = self.app.changes
+        changes.poll("settings", partial(self._run_in_thread, self._stamp_settings), settles=True)
+        changes.poll("reload", partial(self._run_in_thread, partial(read_generation, self._user)))
+        async for _ in changes.watch("settings", "reload"):
+            try:
+                await self._handle_changes()
+            except Exception as error:  # noqa: BLE001 - the next change may be readable
+                self._log("settings.watch", "ERROR", f"cannot check for changed settings: {error}")
+
+    async def tick(self) -> None:
+        """Call the transport twice a second."""
         while True:
             try:
-                await self._poll_once()
-            except Exception as error:  # noqa: BLE001 - the next poll may succeed
-                self._log("settings.watch", "ERROR", f"cannot check for changed settings: {error}")
-            await asyncio.sleep(self.seconds)
+                self.hooks.on_tick()
+            except Exception as error:  # noqa: BLE001 - the next one may succeed
+                self._log("settings.watch", "ERROR", f"cannot check tokens: {error}")
+            await asyncio.sleep(TICK_SECONDS)
 
-    async def _poll_once(self) -> None:
+    def _stamp_settings(self) -> object:
+        return stamp_files(self.app.directories), EditHistory(self._user).stamp
+
+    async def _handle_changes(self) -> None:
         generation = await self._run_in_thread(partial(read_generation, self._user))
         if generation > self._generation:
             self._generation = generation
             self.request_reload()
         if self.app.reader.has_files:
             async with self.app.editing_settings:  # edits of this process are in effect afterwards
-                await self._find_change()
-        self.hooks.on_tick()
+                await self._read_changed_settings()
 
-    async def _find_change(self) -> None:
-        """Read settings that differ from those in effect, unless a file may still be being written."""
+    async def _read_changed_settings(self) -> None:
+        """Read the settings if they differ from those in effect and from the last ones that were read."""
         app = self.app
-        stamp = await self._run_in_thread(partial(stamp_files, app.directories))
-        is_complete = stamp == self._seen
-        self._seen = stamp
-        change = stamp, app.reader.get_stored()
-        is_changed = (is_complete and stamp != app.loaded.stamp) or app.reader.is_outdated
+        change = await self._run_in_thread(partial(stamp_files, app.directories)), app.reader.get_stored()
+        is_changed = change[0] != app.loaded.stamp or app.reader.is_outdated
         if is_changed and change != self._handled:
             self._handled = change
             self._examined = await self._run_in_thread(app.reader.read)
@@ -131,8 +139,8 @@ class SettingsWatcher:
             if generation is None:
                 examined = self._examined
                 self._examined = None
-                if examined is None:  # two changes were applied at once
-                    continue
+                if examined is None or examined.loaded.stamp == self.app.loaded.stamp:
+                    continue  # another reload or an edit has applied it
             answer, is_ok = await self._reload(examined)
             if generation is not None:
                 entry = replace(self.registration.entry, generation=generation, is_ok=is_ok, answer=answer)
@@ -143,7 +151,8 @@ class SettingsWatcher:
 
     async def _reload(self, examined: Examined | None) -> tuple[str, bool]:
         try:
-            answer = await self.app.apply_settings(examined, unasked=examined is not None)
+            async with self.app.editing_settings:  # an edit that has begun would change what is read
+                answer = await self.app.apply_settings(examined, unasked=examined is not None)
         except ToolError as error:
             self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error}")
             return str(error), False

@@ -1,6 +1,5 @@
 """`/api/approvals`: calls that wait for a person, and the person's decisions."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,13 +26,13 @@ from onetool.transports.http.models import (
 from onetool.transports.http.routing import Operation, ResponseSpec
 
 ROOT = "/api/approvals"
-POLL_SECONDS = 0.5
 SCOPE = "approve"
 
 
 class ApprovalHandlers:
     def __init__(self, api: Api) -> None:
         self._api = api
+        api.app.changes.poll("runs", self._read_version)
 
     def operations(self) -> Iterator[Operation]:
         media = events.describe_stream("approvals, at first and after each change; endless")
@@ -58,19 +57,16 @@ class ApprovalHandlers:
 
     async def _stream(self, feed: Feed) -> None:
         """Send the list at first and after each change, of this process or of others."""
-        version = -1
         sent = None
-        while True:
-            store = self._api.app.state.runs
-            current = await self._api.run_in_thread(store.version)
-            if current != version or sent is None:
-                version = current
-                found = await self._api.run_in_thread(self._list_waiting)
-                if found != sent:
-                    sent = found
-                    feed.put("approvals", self._api.to_json(found))
-                    await feed.wait_until_sent()
-            await asyncio.sleep(POLL_SECONDS)
+        async for _ in self._api.app.changes.watch("runs"):
+            approvals = await self._api.run_in_thread(self._list_waiting)
+            if approvals != sent:
+                sent = approvals
+                feed.put("approvals", self._api.to_json(approvals))
+                await feed.wait_until_sent()
+
+    async def _read_version(self) -> int:
+        return await self._api.run_in_thread(self._api.app.state.runs.version)
 
     async def decide(self, request: Request) -> Response:
         by = identity.require_scope(request, SCOPE, "approving calls")

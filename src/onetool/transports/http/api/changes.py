@@ -1,6 +1,5 @@
 """`GET /api/changes`: a stream with an event after each change of tools, packs and bundles, made by any process."""
 
-import asyncio
 from collections.abc import Iterator
 
 from starlette.requests import Request
@@ -14,13 +13,14 @@ from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 
 PATH = "/api/changes"
-POLL_SECONDS = 0.5
+KIND = "tools"
 
 
 class ChangeHandlers:
     def __init__(self, api: Api, catalog: ToolCatalog) -> None:
         self._api = api
         self._catalog = catalog
+        api.app.changes.poll(KIND, catalog.read_version)
 
     def operations(self) -> Iterator[Operation]:
         description = "Events: start, then changed after each change, with the version of the tools; endless"
@@ -35,10 +35,9 @@ class ChangeHandlers:
     async def _watch(self, feed: Feed) -> None:
         """Send the version of the tools, at first and after each change."""
         sent = None
-        while True:
+        async for _ in self._api.app.changes.watch(KIND):
             version = await self._catalog.read_version()
             if version != sent:
                 feed.put("start" if sent is None else "changed", {"version": version})
                 sent = version
                 await feed.wait_until_sent()
-            await asyncio.sleep(POLL_SECONDS)

@@ -26,7 +26,6 @@ from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
 from onetool_child.json_types import JsonObject
 
 ROOT: Final = "/api"
-TOKEN_SECONDS: Final = 0.5  # between two checks for changed tokens
 GATHER_SECONDS: Final = 0.05  # collect events into one write, which is far cheaper
 
 
@@ -105,11 +104,11 @@ class RunHandlers:
 
     async def _watch_tokens(self) -> None:
         """Report changes of tokens, also those that the command line or another replica makes."""
-        known = self._list_tokens()
-        while True:
-            await asyncio.sleep(TOKEN_SECONDS)
-            before, known = known, self._list_tokens()
-            if known != before:
+        tokens = self._list_tokens()
+        async for _ in self._api.app.changes.watch("settings", "tokens"):
+            before = tokens
+            tokens = self._list_tokens()
+            if tokens != before:
                 self._api.live_runs.publish_change("tokens")
 
     def _list_tokens(self) -> list[Token]:

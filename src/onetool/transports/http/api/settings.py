@@ -1,6 +1,5 @@
 """`/api/settings` and `/api/secrets`: the history of edits, undoing them, and names of secrets."""
 
-import asyncio
 import hashlib
 from collections.abc import Iterator
 from functools import partial
@@ -41,7 +40,6 @@ HISTORY, SECRETS, HOSTS = "/api/settings/history", "/api/secrets", "/api/setting
 USES: Final = "/api/secret-uses"
 HOSTS_KEY: Final = ("http", "allowedHosts")
 READ, MANAGE = "approve", "admin"
-POLL_SECONDS: Final = 0.5
 
 
 class SettingsHandlers:
@@ -92,14 +90,13 @@ class SettingsHandlers:
     async def _stream(self, feed: Feed) -> None:
         """Send the history at first, when a settings file has changed, and when the change is in effect."""
         sent = ""
-        while True:
+        async for _ in self._api.app.changes.watch("settings"):
             version = await self._api.run_in_thread(self._read_version)
             if version != sent:
                 sent = version
                 read = lambda: self._api.to_json(self._read_history())  # noqa: E731
                 feed.put("history", await self._api.run_in_thread(read))
                 await feed.wait_until_sent()
-            await asyncio.sleep(POLL_SECONDS)
 
     async def undo(self, request: Request) -> Response:
         identity.require_scope(request, MANAGE, "undoing changes of settings")

@@ -1,0 +1,109 @@
+"""The change feed of an application: which kinds of state have changed, in this process or by others.
+
+State in files is polled by one task for all who watch, and only while somebody does. The thread that listens to a
+database reports its kinds. Whoever changes state in this process reports it too, so that nobody waits for a poll.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+POLL_SECONDS: Final = 0.5
+
+
+@dataclass(slots=True)
+class _Poll:
+    """A function whose value changes with a kind of state."""
+
+    read: Callable[[], Awaitable[object]]
+    settles: bool
+    last: object = None
+    reported: object = None
+    reading: asyncio.Task[None] | None = None
+
+    async def is_changed(self) -> bool:
+        try:
+            value = await self.read()
+        except Exception as error:  # noqa: BLE001 - who watches gets the same error
+            value = repr(error)
+        is_complete = not self.settles or value == self.last
+        self.last = value
+        if value == self.reported or not is_complete:
+            return False
+        self.reported = value
+        return True
+
+
+@dataclass(eq=False, slots=True)
+class _Watcher:
+    kinds: tuple[str, ...]
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+
+class ChangeFeed:
+    """The changes of each kind of state. Kinds that nobody polls change when they are reported."""
+
+    def __init__(self) -> None:
+        self.seconds = POLL_SECONDS
+        self._numbers: Counter[str] = Counter()
+        self._polls: dict[str, _Poll] = {}
+        self._watchers: list[_Watcher] = []
+        self._polling: asyncio.Task[None] | None = None
+
+    def poll(self, kind: str, read: Callable[[], Awaitable[object]], *, settles: bool = False) -> None:
+        """Read a value that changes with this kind of state while somebody watches it.
+
+        With `settles`, a new value counts when it was read twice: a file may still be being written.
+        """
+        self._polls[kind] = _Poll(read, settles)
+
+    def number(self, kind: str) -> int:
+        """Return a number that increases with each change that is known here."""
+        return self._numbers[kind]
+
+    def report(self, kind: str) -> None:
+        """Report that this kind of state has changed. Thread-safe."""
+        self._numbers[kind] += 1
+        for watcher in [each for each in self._watchers if kind in each.kinds]:
+            with suppress(RuntimeError):  # the loop is closed
+                watcher.loop.call_soon_threadsafe(watcher.changed.set)
+
+    async def watch(self, *kinds: str) -> AsyncIterator[None]:
+        """Yield at once, and after each change of one of these kinds. Several changes may count as one."""
+        watcher = _Watcher(kinds)
+        watcher.changed.set()
+        self._watchers.append(watcher)
+        try:
+            if self._polling is None or self._polling.done():
+                self._polling = asyncio.ensure_future(self._poll_all())
+            while True:
+                await watcher.changed.wait()
+                watcher.changed.clear()
+                yield
+        finally:
+            self._watchers.remove(watcher)
+
+    def close(self) -> None:
+        """End polling."""
+        if self._polling is not None:
+            self._polling.cancel()
+        for poll in self._polls.values():
+            if poll.reading is not None:
+                poll.reading.cancel()
+
+    async def _poll_all(self) -> None:
+        """Poll what is watched. A slow kind does not delay the others."""
+        while self._watchers:
+            for kind in {kind for watcher in self._watchers for kind in watcher.kinds}:
+                poll = self._polls.get(kind)
+                if poll is not None and (poll.reading is None or poll.reading.done()):
+                    poll.reading = asyncio.ensure_future(self._poll_once(kind, poll))
+            await asyncio.sleep(self.seconds)
+
+    async def _poll_once(self, kind: str, poll: _Poll) -> None:
+        if await poll.is_changed():
+            self.report(kind)
