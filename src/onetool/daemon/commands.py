@@ -29,7 +29,7 @@ def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]
         options, rest = parser.parse_known_args(given)
     except (argparse.ArgumentError, SystemExit):
         raise NotServed("unknown arguments") from None
-    if rest or options.http or options.host or options.port or options.json or options.standalone:
+    if rest or options.http or options.host or options.port or options.standalone:
         raise NotServed("unknown arguments")
     return options.config, tuple(options.expose)
 
