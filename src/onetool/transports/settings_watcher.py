@@ -78,6 +78,7 @@ class SettingsWatcher:
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     _handled: tuple[Stamp, StoredSettings | None] | None = None  # the last change, also if it was invalid
     _examined: Examined | None = None  # the changed settings, until they are applied
+    _times_configured: int = 0  # when they were read
     _generation: int = 0
 
     def __post_init__(self) -> None:
@@ -126,6 +127,7 @@ class SettingsWatcher:
         is_changed = change[0] != app.loaded.stamp or app.reader.is_outdated
         if is_changed and change != self._handled:
             self._handled = change
+            self._times_configured = app.times_configured
             self._examined = await self._run_in_thread(app.reader.read)
             self.hooks.on_change(self._examined)  # also if the settings are invalid and the reload will fail
             self._requests.put_nowait(None)
@@ -139,8 +141,8 @@ class SettingsWatcher:
             if generation is None:
                 examined = self._examined
                 self._examined = None
-                if examined is None or examined.loaded.stamp == self.app.loaded.stamp:
-                    continue  # another reload or an edit has applied it
+                if examined is None:  # two changes were applied at once
+                    continue
             answer, is_ok = await self._reload(examined)
             if generation is not None:
                 entry = replace(self.registration.entry, generation=generation, is_ok=is_ok, answer=answer)
@@ -151,7 +153,9 @@ class SettingsWatcher:
 
     async def _reload(self, examined: Examined | None) -> tuple[str, bool]:
         try:
-            async with self.app.editing_settings:  # an edit that has begun would change what is read
+            async with self.app.editing_settings:
+                if examined is not None and self.app.times_configured != self._times_configured:
+                    examined = await self._run_in_thread(self.app.reader.read)  # an edit may have changed it
                 answer = await self.app.apply_settings(examined, unasked=examined is not None)
         except ToolError as error:
             self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error}")
