@@ -340,17 +340,14 @@ def write_tool(
     values = (*row, stamp.mtime, stamp.size, definition)
     database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
     database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
-    _write_texts(database, key, file, bundle_names(database, bundle_id), known_words)
-
-
-def rewrite_texts(database: sqlite3.Connection, bundle_id: str) -> None:
-    """Write the search texts of a bundle's tools again, because the bundle was renamed."""
     names = bundle_names(database, bundle_id)
-    rows = database.execute("select key, body from tools where bundle = ?", (bundle_id,)).fetchall()
-    for key, _ in rows:
-        _drop_texts(database, key)
-    for key, body in rows:
-        _write_texts(database, key, ToolFile.read(body.encode()), names, set())
+    fields = list_words(file, names)
+    database.executemany(
+        "insert into words values (?, ?, ?)",
+        ((word, place, key) for place, field in enumerate(fields) for word in set(field)),
+    )
+    name_words = search.put(database, key, to_document(file, names[0]))
+    search.learn(database, [*name_words, *chain.from_iterable(fields)], known_words)
 
 
 def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
@@ -361,25 +358,10 @@ def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str
 
 
 def drop_tool(database: sqlite3.Connection, key: int) -> None:
-    _drop_texts(database, key)
-    for table in ("tags", "tools"):
-        database.execute(f"delete from {table} where key = ?", (key,))  # noqa: S608 - names of ours
-
-
-def _drop_texts(database: sqlite3.Connection, key: int) -> None:
     search.index_rows(database)  # FTS5 must not delete what it does not have
-    database.execute("delete from words where key = ?", (key,))
     search.drop(database, key)
-
-
-def _write_texts(
-    database: sqlite3.Connection, key: int, file: ToolFile, bundle: tuple[str, str], known_words: set[str]
-) -> None:
-    named = search.put(database, key, to_document(file, bundle[0]))
-    fields = list_words(file, bundle)
-    rows = ((word, field, key) for field, found in enumerate(fields) for word in set(found))
-    database.executemany("insert into words values (?, ?, ?)", rows)
-    search.learn(database, [*named, *chain.from_iterable(fields)], known_words)
+    for table in ("words", "tags", "tools"):
+        database.execute(f"delete from {table} where key = ?", (key,))  # noqa: S608 - names of ours
 
 
 def _next_free_key(database: sqlite3.Connection, moment: int) -> int:

@@ -46,16 +46,16 @@ def check_id(text: object, what: str = "bundle") -> str:
 
 
 def check_slug(text: object) -> str:
-    problem = slug_problem(text)
-    if problem:
-        raise invalid(f"invalid slug {_quote(text)}: {problem}", value=_quote(text))
-    return str(text)
+    return _check("slug", text, slug_problem(text))
 
 
 def check_version_label(text: object) -> str:
-    problem = version_problem(text)
+    return _check("version", text, version_problem(text))
+
+
+def _check(kind: str, text: object, problem: str | None) -> str:
     if problem:
-        raise invalid(f"invalid version {_quote(text)}: {problem}", value=_quote(text))
+        raise invalid(f"invalid {kind} {_quote(text)}: {problem}", value=_quote(text))
     return str(text)
 
 

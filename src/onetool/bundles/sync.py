@@ -19,7 +19,6 @@ from onetool.bundles.bundle_index import (
     changing,
     drop_bundle,
     drop_tool,
-    rewrite_texts,
     write_bundle,
     write_tool,
 )
@@ -129,11 +128,11 @@ class IndexSync:
             span = f"{directory}/", f"{directory}0"  # "0" follows "/" in ASCII
             database.execute("delete from problems where path >= ? and path < ?", span)
             return  # it is empty: it was being created or deleted
-        names = bundle_names(database, known[0]) if known else None
+        is_renamed = known is not None and bundle_names(database, known[0]) != (file.slug, file.display_name)
+        if is_renamed:  # its tools are found by its names too
+            drop_bundle(database, known[0])
         write_bundle(database, directory, file, stamp)
-        if known and names != bundle_names(database, file.id):
-            rewrite_texts(database, file.id)
-        if not known and not self._has_all_paths:
+        if is_renamed or (known is None and not self._has_all_paths):
             for name in sorted(_list_visible(self._root / directory) - {BUNDLE_FILE}):
                 self._sync(database, f"{directory}/{name}")
 

@@ -28,6 +28,8 @@ class Credentials:
     secrets: list[str] = field(default_factory=list)
 
     def add(self, auth: JsonObject, name: str) -> None:
+        """Add a credential whose value is the secret with this name."""
+        auth = {**auth, "value": f"${{secret:{name}}}"}
         if self.auth is not None and _is_authorization(self.auth) and _is_authorization(auth):
             types = {self.auth["type"], auth["type"]}
             if types == {"bearer", "basic"}:
@@ -111,9 +113,9 @@ class SecuritySchemes:
 
     def create_header_credentials(self, header: str) -> Credentials:
         """Return credentials for a document that describes its authentication only as a header parameter."""
-        key = self.build_secret_name(header)
-        value = f"${{secret:{key}}}"
-        return Credentials({"type": "apiKey", "in": "header", "name": header, "value": value}, secrets=[key])
+        credentials = Credentials()
+        credentials.add({"type": "apiKey", "in": "header", "name": header}, self.build_secret_name(header))
+        return credentials
 
     def _combine(self, alternative: JsonMapping) -> Credentials:
         credentials = Credentials()
@@ -145,7 +147,7 @@ class SecuritySchemes:
         key = self.build_secret_name(name)
         flow = self._find_flow(scheme)
         oauth = {"oauth": {**flow, **({"scopes": self._scopes} if self._scopes else {})}} if flow else {}
-        credentials.add({"type": "bearer", "value": f"${{secret:{key}}}", **oauth}, key)
+        credentials.add({"type": "bearer", **oauth}, key)
 
     @staticmethod
     def _find_flow(scheme: JsonMapping) -> JsonObject:
@@ -170,7 +172,7 @@ class SecuritySchemes:
         if kind not in {"bearer", "basic"}:
             raise invalid(f"the scheme {quote(name, 60)} is HTTP authentication of type {quote(kind, 60)}")
         key = self.build_secret_name(name)
-        credentials.add({"type": kind, "value": f"${{secret:{key}}}"}, key)
+        credentials.add({"type": kind}, key)
 
     def _add_api_key(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
         location = as_text(scheme.get("in"))
@@ -181,7 +183,4 @@ class SecuritySchemes:
         if location == "cookie":
             credentials.add_cookie(parameter, key)
         else:
-            credentials.add(
-                {"type": "apiKey", "in": location, "name": escape_literal(parameter), "value": f"${{secret:{key}}}"},
-                key,
-            )
+            credentials.add({"type": "apiKey", "in": location, "name": escape_literal(parameter)}, key)
