@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from onetool.bundles.difference import FieldChange, ToolChange
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult, import_bundle, read
 from onetool.bundles.owner_marks import keep_disabled
@@ -21,7 +22,6 @@ from onetool.bundles.secret_bindings import SecretUse
 from onetool.bundles.source import bundles_directory, open_store
 from onetool.bundles.update_plan import UpdateOptions
 from onetool.cli import settings_file
-from onetool.cli.bundle_difference import describe_difference
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import user_name
 from onetool.cli.options import choose_stream, find_command_directories, print_json
@@ -39,6 +39,7 @@ from onetool.paths import FOLDER, Directories
 from onetool.state.audit import open_audit_log
 from onetool.state.disabled_tools import list_owner_marks
 from onetool.state.opening import open_state
+from onetool.util.invisible import escape_invisible
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
@@ -48,6 +49,8 @@ from onetool_child.json_types import JsonMapping, JsonObject
 SECTION = "http"
 KEY = "allowedHosts"
 MAX_PROBLEMS = 10
+MAX_TOOLS = 50
+MAX_CHANGES = 10  # of one tool
 QUESTION = "What can you do with {slug} in OneTool?"
 INDENT = "  "
 
@@ -280,7 +283,7 @@ def _to_camel_case(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 def _text(report: Report) -> Iterator[str]:
     yield _headline(report)
-    yield from describe_difference(report.result, is_dry=report.is_dry)
+    yield from _describe_difference(report.result, is_dry=report.is_dry)
     if problems := report.found.problems:
         yield "Not imported, or imported with changes:"
         yield from (f"{INDENT}{problem}" for problem in problems[:MAX_PROBLEMS])
@@ -387,3 +390,45 @@ def _value(value: Any) -> str:
         except ValueError:
             return value
     return json.dumps(value, ensure_ascii=False)
+
+
+# --- the difference ---------------------------------------------------------------------------------------------------
+
+
+def _describe_difference(result: ImportResult, *, is_dry: bool) -> Iterator[str]:
+    """Yield the lines of the difference; nothing for a new bundle."""
+    found = result.difference
+    lines = [
+        *(f"+ {tool.slug}@{tool.version}  {tool.request}" for tool in found.added),
+        *(f"- {tool.slug}@{tool.version}  {tool.request}" for tool in found.removed),
+        *(line for change in found.changed for line in _describe_change(change, is_kept=change.slug in result.kept)),
+    ]
+    if not lines:
+        return
+    yield "Difference (+ new, - not in the document, ~ changed):"
+    yield from (f"  {escape_invisible(line)}" for line in lines[: MAX_TOOLS * MAX_CHANGES])
+    if len(lines) > MAX_TOOLS * MAX_CHANGES:
+        yield "  and more; use --json to see all"
+    if found.unchanged:
+        yield f"  {pluralize(found.unchanged, 'tool')} unchanged"
+    if result.kept:
+        yield f"Local edits stay in use: {', '.join(result.kept)}. To replace them: --replace-edits"
+    if result.disabled:
+        yield f"{'To be disabled' if is_dry else 'Disabled'}: {', '.join(result.disabled)}"
+    elif found.removed:
+        yield "Tools that are not in the document stay. To disable them: --disable-removed"
+
+
+def _describe_change(change: ToolChange, *, is_kept: bool) -> Iterator[str]:
+    note = " (edited here, not updated)" if is_kept else " (edited here)" if change.is_edited else ""
+    yield f"~ {change.slug}@{change.version} -> {change.new_version}{note}"
+    yield from (f"    {_describe_field(each)}" for each in change.changes[:MAX_CHANGES])
+    if len(change.changes) > MAX_CHANGES:
+        yield f"    and {len(change.changes) - MAX_CHANGES} more"
+
+
+def _describe_field(change: FieldChange) -> str:
+    name = f"{change.part} {change.name}"
+    if change.before is None:
+        return f"{name}: new: {change.after}"
+    return f"{name}: removed" if change.after is None else f"{name}: {change.before} -> {change.after}"

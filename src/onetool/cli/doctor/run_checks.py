@@ -4,8 +4,10 @@ Nothing is repaired and no stored file is changed: calls are not counted, and da
 """
 
 import asyncio
+import importlib.metadata
 import os
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +16,21 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.checks import sort_problems, stored_files
-from onetool.checks.extensions import has_uv
-from onetool.cli.doctor import machine
-from onetool.cli.doctor.sign_in import trace_sign_in
+from onetool.checks.extensions import INSTALL_UV, has_uv
 from onetool.cli.terminal import Progress
 from onetool.cli.trust import find_errors
 from onetool.config.load import Examined, Loaded, examine
 from onetool.errors import SignInRequired, ToolError
 from onetool.extensions.worker_backend import RUNNING, WorkerBackend
+from onetool.oauth.sign_ins import make_server_target
 from onetool.paths import Directories, find_directories
 from onetool.runner.isolation import check_isolation
-from onetool.util.problem import OK, WARNING, Location, Problem
+from onetool.util.problem import OK, PROBLEM, WARNING, Location, Problem
 from onetool.util.text import pluralize
+from onetool.util.version import __version__
 
 WORKER_SECONDS = 60.0
+CHECK = "sum(range(10))"
 
 
 async def run_all_checks(config: Path | None) -> list[Problem]:
@@ -70,13 +73,13 @@ async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Pro
     packs, servers, ran = await asyncio.gather(
         _start_packs(app, progress.update),
         _start_servers(app, progress.update),
-        machine.run(app, can_run=not read.errors),
+        _run_code(app, can_run=not read.errors),
     )
     checked = await app.check(stored=stored)
     sandbox = (await app.cells.probe())["sandbox"]
     started = sort_problems([*packs, *servers], read.loaded)
     ended = [*ran, check_isolation(sandbox, app.settings.execution.isolation)]
-    return [*machine.problems(app), *checked, *started, *ended]
+    return [*_check_machine(app), *checked, *started, *ended]
 
 
 async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> list[Problem]:
@@ -121,7 +124,7 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
             try:
                 await upstream.main.connect(only_list=True)
             except SignInRequired as error:
-                return await trace_sign_in(app, name, error)
+                return await _trace_sign_in(app, name, error)
             except ToolError:
                 return None
             finally:
@@ -131,3 +134,57 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
         return Problem(f"server {name} responds: {pluralize(len(upstream.tools.definitions), 'tool')}", level=OK)
 
     return [found for found in await asyncio.gather(*map(ask, names)) if found]
+
+
+# --- signing in -------------------------------------------------------------------------------------------------------
+
+
+async def _trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Problem:
+    """Return the steps of the discovery, with the step that fails and why. `onetool.checks` reports the error."""
+    target = make_server_target(name, app.settings.servers[name])
+    if target is None:
+        return Problem(error.message, error.hint)
+    steps: list[str] = []
+    try:
+        found = await app.sign_ins.discover(target, on_step=steps.append)
+    except ToolError as failure:
+        lines = [f"server {name}: its authorization server cannot be used", *steps, failure.message]
+        return Problem("\n".join(lines), failure.hint or "report it to the operator of the server", level=PROBLEM)
+    client = _describe_client(app, name, found.server.registration_endpoint, found.server.accepts_client_documents)
+    scope = f"scope to request: {found.scope or 'none'}"
+    lines = [f"server {name}: the authorization server was found", *steps, client, scope]
+    return Problem("\n".join(lines), level=OK)
+
+
+def _describe_client(app: OneTool, name: str, registration: str, accepts_documents: bool) -> str:
+    auth = app.settings.servers[name].auth
+    if auth is not None and auth.client_id:
+        return "client: client_id of the settings"
+    if accepts_documents and app.sign_ins.build_client_document() is not None:
+        return "client: the metadata document of this server (public_url)"
+    if registration:
+        return f"client: registered at {registration}"
+    return f"client: registration_endpoint is missing; set servers.{name}.auth.client_id"
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+def _check_machine(app: OneTool) -> Iterator[Problem]:
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    yield Problem(f"onetool {__version__} on {system}", level=OK)
+    yield Problem(f"mcp {importlib.metadata.version('mcp')}", level=OK)
+    packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, WorkerBackend))
+    if not has_uv() and all(extension.header is None for extension in packs):  # else `onetool.checks` reports it
+        yield Problem("uv is not installed; extension packs with dependencies require it", INSTALL_UV, level=WARNING)
+    yield Problem(pluralize(len(app.registry), "tool"), level=OK)
+
+
+async def _run_code(app: OneTool, *, can_run: bool) -> list[Problem]:
+    """Run a line of code, unless the settings are invalid, which is reported elsewhere."""
+    if not can_run:
+        return []
+    answer = await app.run(CHECK)
+    if not answer.is_error and answer.blocks[-1] == "45":
+        return [Problem("test run succeeded", level=OK)]
+    return [Problem(f"test run failed: {answer.text}", f"onetool run '{CHECK}'")]
