@@ -61,8 +61,11 @@ class Log:
         name: str = "the log",
     ) -> None:
         self.name = name
-        self.max_bytes, self.keep = max_bytes, keep
-        self._file, self._level, self._redact = file, LEVELS.get(level.upper(), LEVELS["INFO"]), redact
+        self.max_bytes = max_bytes
+        self.keep = keep
+        self._file = file
+        self._level = LEVELS.get(level.upper(), LEVELS["INFO"])
+        self._redact = redact
         self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
         self._text_waiting = 0
         self._is_torn = True  # whether the last line in the file may be incomplete
@@ -72,7 +75,8 @@ class Log:
 
     def configure(self, level: str, redact: Callable[[str], str]) -> None:
         """Set the minimum level and the redaction of secrets."""
-        self._level, self._redact = LEVELS[level.upper()], redact
+        self._level = LEVELS[level.upper()]
+        self._redact = redact
 
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
         if self._file is None or LEVELS[level] < self._level:

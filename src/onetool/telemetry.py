@@ -42,7 +42,8 @@ class _RunCounts:
 
 class Telemetry:
     def __init__(self, events: Events, get_cost: Callable[[Tool], float] = lambda _tool: 0.0) -> None:
-        self._events, self._get_cost = events, get_cost
+        self._events = events
+        self._get_cost = get_cost
         self._counts: dict[str, _RunCounts] = {}  # by run ID
         for listener in (self._log_call, self._audit_call, self._count_call, self._learn_shape):
             events.subscribe(listener, CallFinished)
@@ -52,7 +53,9 @@ class Telemetry:
 
     def configure(self, log: Log, audit: AuditLog, state: State) -> None:
         """Use these logs and this state from now on."""
-        self._log, self._audit, self._state = log, audit, state
+        self._log = log
+        self._audit = audit
+        self._state = state
 
     def begin_session(
         self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
@@ -70,7 +73,8 @@ class Telemetry:
 
     def _log_call(self, event: CallFinished) -> None:
         name = event.tool.name if event.tool else event.name
-        args, logged = event.args or {}, event.tool.logged if event.tool else ()
+        args = event.args or {}
+        logged = event.tool.logged if event.tool else ()
         outcome = {"status": "ok"} if event.error is None else {"status": "error", "error_type": event.error}
         self._log.event(
             name if name.startswith("ot.") else "tool.call",
@@ -88,14 +92,19 @@ class Telemetry:
         self._audit.finish(event)
 
     def _count_call(self, event: CallFinished) -> None:
-        tool, run_id, context, session = event.tool, self._events.run_id(event), event.context, self._events.session
+        tool = event.tool
+        run_id = self._events.run_id(event)
+        context = event.context
+        session = self._events.session
         if tool is not None and tool.continues(event.args or {}):
             return
         is_counted = event.error is None and tool is not None and tool.name not in ALREADY_COUNTED
         text, size = encode_value(event.value) if event.error is None else (None, 0)
         tokens = -(-size // BYTES_PER_TOKEN) if is_counted else 0
-        name, failed = event.name if tool is None else tool.name, event.error is not None
-        add, counts = self._state.recorder.add, self._counts.get(run_id)
+        name = event.name if tool is None else tool.name
+        failed = event.error is not None
+        add = self._state.recorder.add
+        counts = self._counts.get(run_id)
         if tool is not None and tool.identity and event.is_allowed:
             add(UseRecord(tool.identity))
         fields = context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at, event.call_id
@@ -114,7 +123,9 @@ class Telemetry:
 
     def _record_values(self, event: CallFinished, run_id: str, name: str, result: str | None, number: int) -> None:
         """Record the arguments and the result or error of a call, for people who look at its run."""
-        recorder, context, redact = self._state.recorder, event.context, self._events.redact.redact_prefix
+        recorder = self._state.recorder
+        context = event.context
+        redact = self._events.redact.redact_prefix
         message = None if event.error is None else describe(event.failure or event.error)[:MAX_ERROR_CHARS]
         if message is not None:
             names = context.agent_id, context.actor, name
@@ -126,7 +137,8 @@ class Telemetry:
 
     def _learn_shape(self, event: CallFinished) -> None:
         """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
-        tool, value = event.tool, event.value
+        tool = event.tool
+        value = event.value
         if tool is None or event.error is not None or tool.output is not None or tool.pack == "ot":
             return
         if not isinstance(value, RawJson) and not tool.continues(event.args or {}):
@@ -146,8 +158,11 @@ class Telemetry:
     def _count_run(self, event: RunFinished) -> None:
         context = event.context
         counts = self._counts.pop(context.correlation_id, _RunCounts(""))
-        run_id, add, error = context.correlation_id, self._state.recorder.add, event.error
-        tokens, session = (event.answer_tokens, counts.result_tokens), self._events.session
+        run_id = context.correlation_id
+        add = self._state.recorder.add
+        error = event.error
+        tokens = (event.answer_tokens, counts.result_tokens)
+        session = self._events.session
         run = RunRecord(run_id, context.agent_id, session, event.seconds, error, event.calls, *tokens, event.at)
         run = run._replace(command=counts.command, calls=counts.calls, failed=counts.failed, cost=counts.cost)
         add(_add_origin(run, context))

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onetool.backends.http_tool import credentials
 from onetool.bundles import listing, rules, store_errors
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from onetool.search.index_reader import IndexReader
 
 Item = TypeVar("Item", Bundle, StoredTool)
-NAMES_PER_PAGE: Final = 2_000
+NAMES_PER_PAGE = 2_000
 Body = Mapping[str, Any]
 Pair = tuple[str, str]
 Check = Callable[[Bundle | StoredTool | None], None]  # gets the stored value, and raises to prevent the change

@@ -37,7 +37,8 @@ LOST_SESSIONS = "restore it from a backup, or stop OneTool and run `rm {file}*` 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
-    data, runs = loaded.directories.data, loaded.directories.private / "runs"
+    data = loaded.directories.data
+    runs = loaded.directories.private / "runs"
     places = dict.fromkeys((data, loaded.directories.private, loaded.directories.user))
     files = [DocumentFile(place).file for place in places]
     return [

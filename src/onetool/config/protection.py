@@ -84,7 +84,8 @@ def _find_hidden_settings(directories: Directories) -> Iterator[Path]:
 
 
 def _find_executed_paths(loaded: Loaded) -> Iterator[Path]:
-    directories, settings = loaded.directories, loaded.settings
+    directories = loaded.directories
+    settings = loaded.settings
     if directories.config_file is not None:
         yield from (directories.config_file.parent / name for name in PROTECTED)
     yield resolve_path(settings.bundles.dir, directories.data, directories.home)
@@ -113,7 +114,8 @@ def _find_pack_paths(directory: Path) -> Iterator[Path]:
 
 def _contains(path: Path, working_dir: Path) -> bool:
     """Return whether the path contains the working directory, which must stay usable."""
-    real, working = Path(os.path.realpath(path)), Path(os.path.realpath(working_dir))
+    real = Path(os.path.realpath(path))
+    working = Path(os.path.realpath(working_dir))
     return working.is_relative_to(real) or working_dir.is_relative_to(path)
 
 

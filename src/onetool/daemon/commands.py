@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from onetool.app import OneTool
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
@@ -15,8 +15,8 @@ from onetool.cli.serve import add_arguments
 from onetool.daemon.handshake import ClientRequest, NotServed
 from onetool.daemon_client import CONFIRMATION
 
-MAX_FRAME_CHARS: Final = 1 << 20
-STREAMS: Final = {STDOUT: "out", STDERR: "err"}
+MAX_FRAME_CHARS = 1 << 20
+STREAMS = {STDOUT: "out", STDERR: "err"}
 
 
 def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:

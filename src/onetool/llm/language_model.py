@@ -32,7 +32,8 @@ class LanguageModel:
 
     def configure(self, loaded: Loaded, redact: Redactor, usage: Documents) -> None:
         """Apply new settings. What runs have used still counts."""
-        self._settings, self._redact = loaded.settings.llm, redact
+        self._settings = loaded.settings.llm
+        self._redact = redact
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses
         self._file = loaded.directories.config_path(loaded.directories.user)
         self._usage = usage
@@ -42,7 +43,10 @@ class LanguageModel:
 
     async def complete(self, messages: Sequence[Message], context: ToolContext, source: str) -> str:
         """Return the answer. `source` is the tool that asks; the result of its run is marked as untrusted."""
-        send, settings, usage, run = self._choose_model(context), self._settings, self._usage, context.correlation_id
+        send = self._choose_model(context)
+        settings = self._settings
+        usage = self._usage
+        run = context.correlation_id
         prompt_tokens = sum(count_text_tokens(message.text) for message in messages)
         reserved = prompt_tokens + settings.max_tokens
         await self._budget.reserve(run, reserved, settings, usage)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.bundle_storage import BundleDirectory
@@ -26,16 +26,16 @@ from onetool.util.problem import STORAGE, Problem
 from onetool.util.text import quote
 
 T = TypeVar("T")
-STATE: Final = ".generation"  # the generation of the store that the copy has; missing if it may differ
-KEY: Final = ".key"  # of page tokens, which are valid on every replica
-LOCK: Final = "bundles"
-KIND: Final = "bundles"
-GENERATION: Final = "SELECT number FROM generations WHERE kind = 'bundles'"
-STORED: Final = "SELECT name, version, content FROM documents WHERE kind = 'bundles'"
-CHANGED: Final = f"{STORED} AND (version > ? OR name = ANY(?))"
-PUT_KEY: Final = "INSERT INTO documents VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-UNKNOWN_STATES: Final = b"unknown"  # not valid, so that all built-in bundles are disabled
-MAX_NAMED: Final = 5
+STATE = ".generation"  # the generation of the store that the copy has; missing if it may differ
+KEY = ".key"  # of page tokens, which are valid on every replica
+LOCK = "bundles"
+KIND = "bundles"
+GENERATION = "SELECT number FROM generations WHERE kind = 'bundles'"
+STORED = "SELECT name, version, content FROM documents WHERE kind = 'bundles'"
+CHANGED = f"{STORED} AND (version > ? OR name = ANY(?))"
+PUT_KEY = "INSERT INTO documents VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+UNKNOWN_STATES = b"unknown"  # not valid, so that all built-in bundles are disabled
+MAX_NAMED = 5
 
 
 class CopyState(NamedTuple):
@@ -50,7 +50,8 @@ class BundleMirror(BundleDirectory):
 
     def __init__(self, root: Path, *, database: Database, changes: Changes, **options: Any) -> None:
         super().__init__(root, **options)
-        self._database, self._changes = database, changes
+        self._database = database
+        self._changes = changes
         self._documents = Documents(database, KIND)
         self._seen: int | None = None  # the number of changes up to which the copy is current
 
@@ -119,7 +120,8 @@ class BundleMirror(BundleDirectory):
     def _pull(self, transaction: Statements, journal: WriteJournal) -> list[str]:
         """Bring the copy up to date, and return the files whose rows are not authentic. They are not in the copy."""
         found = transaction.execute(GENERATION).fetchone()
-        generation, state = int(found[0]) if found else 0, self._read_state()
+        generation = int(found[0]) if found else 0
+        state = self._read_state()
         if state == CopyState(generation, []):
             return []
         if state is None or state.generation > generation:
@@ -137,7 +139,8 @@ class BundleMirror(BundleDirectory):
     def _find_differences(self, transaction: Statements) -> tuple[dict[str, bytes], list[str]]:
         """Return the content of all files that differ from the copy, and the files whose rows are not authentic."""
         contents = dict.fromkeys(self._list_files(), DELETED)
-        rejected, missing = list[str](), {STATES_FILE}
+        rejected = list[str]()
+        missing = {STATES_FILE}
         for path, content in self._open_rows(transaction.execute(STORED)):
             missing.discard(path)
             if content is None:

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS = 0.5
 
 
 @dataclass(slots=True)

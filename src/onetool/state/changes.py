@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onetool.errors import ToolError
 from onetool.state.documents import VALUES, StoreUnavailable
@@ -20,18 +20,18 @@ from onetool.state.sealed_rows import Leases
 if TYPE_CHECKING:
     from psycopg import Connection
 
-POLL_SECONDS: Final = 1.5  # a change is effective everywhere within 2 s
-RENEW_SECONDS: Final = 5.0
-RECONNECT_SECONDS: Final = 0.5
-STALE_SECONDS: Final = 5.0  # without an answer, after which the database counts as away
-CLOSE_SECONDS: Final = 5.0
+POLL_SECONDS = 1.5  # a change is effective everywhere within 2 s
+RENEW_SECONDS = 5.0
+RECONNECT_SECONDS = 0.5
+STALE_SECONDS = 5.0  # without an answer, after which the database counts as away
+CLOSE_SECONDS = 5.0
 # One statement, because each replica executes it all the time.
-POLL: Final = """
+POLL = """
 SELECT version, compatible, extract(epoch FROM clock_timestamp()),
 (SELECT json_object_agg(kind, number) FROM onetool.generations)
 FROM onetool.schema_versions ORDER BY version DESC LIMIT 1
 """
-JOB: Final = "job "  # begins a notification about the job whose ID follows
+JOB = "job "  # begins a notification about the job whose ID follows
 T = TypeVar("T")
 
 
@@ -39,11 +39,13 @@ class Changes:
     """The changes of each kind of state, as a number that increases. `start` begins to follow them."""
 
     def __init__(self, database: Database, leases: Leases) -> None:
-        self._database, self._leases = database, leases
+        self._database = database
+        self._leases = leases
         self._listeners: dict[str, list[Callable[[], object]]] = {}
         self._generations: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
-        self._closing, self._first = threading.Event(), threading.Event()
+        self._closing = threading.Event()
+        self._first = threading.Event()
         self._threads: list[threading.Thread] = []
         self._answered_at = float("-inf")
         self._renewed_at = float("-inf")

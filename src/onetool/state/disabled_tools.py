@@ -1,10 +1,9 @@
 """Names in the list that `onetool.state.kinds` stores: disabled tools and packs."""
 
 from collections.abc import Iterable
-from typing import Final
 
-EVERYTHING: Final = "*"  # not a valid name of a tool or pack
-OWNER_MARK: Final = "owner:"  # before the name or ID of what an owner disabled; not a part of a valid name
+EVERYTHING = "*"  # not a valid name of a tool or pack
+OWNER_MARK = "owner:"  # before the name or ID of what an owner disabled; not a part of a valid name
 
 
 def list_owner_marks(off: Iterable[str]) -> frozenset[str]:

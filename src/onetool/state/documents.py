@@ -19,23 +19,23 @@ from onetool.util.versioning import NewerVersion
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-DIRECTORY: Final = "state"
-VERSION: Final = 1
-SCHEMA: Final = """
+DIRECTORY = "state"
+VERSION = 1
+SCHEMA = """
 CREATE TABLE documents (
     kind TEXT, name TEXT, version INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (kind, name)
 ) WITHOUT ROWID
 """
-GET: Final = "SELECT version, content FROM documents WHERE kind = ? AND name = ?"
-LIST: Final = "SELECT name, version, content FROM documents WHERE kind = ? ORDER BY name"
-NAMES: Final = "SELECT name FROM documents WHERE kind = ? ORDER BY name"
-PUT: Final = """
+GET = "SELECT version, content FROM documents WHERE kind = ? AND name = ?"
+LIST = "SELECT name, version, content FROM documents WHERE kind = ? ORDER BY name"
+NAMES = "SELECT name FROM documents WHERE kind = ? ORDER BY name"
+PUT = """
 INSERT INTO documents VALUES (?, ?, ?, ?)
 ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, content = excluded.content
 """
-DELETED: Final = b""
-VALUES: Final = "values"  # the name of the key of most documents
-ALL: Final = "all"  # the name of the only document of a kind
+DELETED = b""
+VALUES = "values"  # the name of the key of most documents
+ALL = "all"  # the name of the only document of a kind
 T = TypeVar("T")
 
 
@@ -225,7 +225,9 @@ class Cached(Generic[T]):
     """A value that is read again when it has changed. While changes are followed, reading it never blocks."""
 
     def __init__(self, changes: ChangeNumbers, kind: str, load: Callable[[], T]) -> None:
-        self._changes, self._kind, self._load = changes, kind, load
+        self._changes = changes
+        self._kind = kind
+        self._load = load
         self._number: int | None = None  # of the value, while changes are not followed
         self._value: T | None = None
         self._error: StorageError | None = None

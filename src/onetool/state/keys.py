@@ -6,7 +6,7 @@ setting `new,old` on every replica, and later `new`.
 
 import os
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.errors import StorageError, ToolError
 from onetool.state.documents import ALL, PUT, VALUES, describe_document
@@ -14,9 +14,9 @@ from onetool.state.postgres_database import Database, Statements
 from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.util.problem import STORAGE
 
-VARIABLE: Final = "ONETOOL_KEY"
-GENERATE: Final = f"export {VARIABLE}=$(openssl rand -hex {KEY_BYTES})"
-BROWSER_SESSIONS: Final = "browser sessions"
+VARIABLE = "ONETOOL_KEY"
+GENERATE = f"export {VARIABLE}=$(openssl rand -hex {KEY_BYTES})"
+BROWSER_SESSIONS = "browser sessions"
 
 
 class RequiredDocument(NamedTuple):
@@ -28,7 +28,7 @@ class RequiredDocument(NamedTuple):
     initial: bytes
 
 
-REQUIRED: Final = (
+REQUIRED = (
     RequiredDocument(VALUES, "disabled", ALL, b"[]"),
     RequiredDocument(VALUES, "bundles", "builtins.json", b""),
     RequiredDocument(VALUES, "settings", "current", b'{"version": 1, "text": "", "secrets": ""}'),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.snippets.saved_snippets import SavedSnippet
@@ -12,7 +12,7 @@ from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentDatabase, DocumentFile, Documents
 from onetool.util.problem import STORAGE, Problem
 
-MAX_SNIPPETS: Final = 200  # of one agent
+MAX_SNIPPETS = 200  # of one agent
 
 
 class DisabledTools:

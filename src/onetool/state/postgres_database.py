@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 from onetool.errors import StorageError, ToolError
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from onetool.state.sealing import Sealer
 
-MAX_CONNECTIONS: Final = 8  # of a process, besides the one that listens
-CONNECT_SECONDS: Final = 3
-WAIT_SECONDS: Final = 4.0  # for a free connection
-STUCK_SECONDS: Final = 5.0  # for which a statement may get no answer
-IDLE_SECONDS: Final = 1.0  # after which a connection is tested before it is used
-RETRY_SECONDS: Final = 2
+MAX_CONNECTIONS = 8  # of a process, besides the one that listens
+CONNECT_SECONDS = 3
+WAIT_SECONDS = 4.0  # for a free connection
+STUCK_SECONDS = 5.0  # for which a statement may get no answer
+IDLE_SECONDS = 1.0  # after which a connection is tested before it is used
+RETRY_SECONDS = 2
 # A lost network is noticed by the kernel, a stopped server by `abort_stuck`.
-OPTIONS: Final = {
+OPTIONS = {
     "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 2,
     "keepalives_interval": 1,
@@ -39,11 +39,11 @@ OPTIONS: Final = {
     "tcp_user_timeout": 5000,
     "application_name": "onetool",
 }
-SESSION: Final = (
+SESSION = (
     f"SET search_path = {SCHEMA}; SET statement_timeout = '30s'; SET lock_timeout = '4s'; "
     "SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = 'error'"
 )
-INSTALL: Final = "pip install 'onetool-run[postgres]'"
+INSTALL = "pip install 'onetool-run[postgres]'"
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 
@@ -51,7 +51,8 @@ class Statements:
     """A connection that accepts statements with the placeholders of SQLite, `?` and `:name`."""
 
     def __init__(self, connection: "Connection[Any]", database: "Database") -> None:
-        self.connection, self._database = connection, database
+        self.connection = connection
+        self._database = database
 
     def execute(self, statement: str, parameters: Parameters = ()) -> "Cursor[Any]":
         with self._database.watch(self.connection):
@@ -95,7 +96,9 @@ class Database:
     """The database of a URL. Nothing is opened before it is needed. Methods block: call them in a thread."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        self.url, self.key, self.place = url, key, describe_url(url)
+        self.url = url
+        self.key = key
+        self.place = describe_url(url)
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
         self._used: WeakKeyDictionary[Connection[Any], float] = WeakKeyDictionary()
@@ -183,7 +186,8 @@ class Database:
 
     def abort_stuck(self, seconds: float = STUCK_SECONDS) -> int:
         """Close the connections whose server has not answered for this time; their callers get an error."""
-        limit, found = time.monotonic() - seconds, list(self._busy.values())
+        limit = time.monotonic() - seconds
+        found = list(self._busy.values())
         stuck = [connection for connection, started in found if started < limit]
         for connection in stuck:
             with suppress(OSError):
@@ -192,7 +196,8 @@ class Database:
 
     def close(self) -> None:
         with self._opening:
-            pool, self._pool = self._pool, None
+            pool = self._pool
+            self._pool = None
         if pool is not None:
             pool.close(timeout=2)
 

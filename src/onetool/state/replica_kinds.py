@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import StorageError
 from onetool.state.changes import Changes
@@ -17,12 +17,12 @@ from onetool.util.problem import STORAGE, Problem
 if TYPE_CHECKING:
     from onetool.config.model import Agent, Token
 
-CLOCK_SECONDS: Final = 3600.0  # by which clocks of replicas may differ
-END_SESSIONS: Final = """\
+CLOCK_SECONDS = 3600.0  # by which clocks of replicas may differ
+END_SESSIONS = """\
 DELETE FROM onetool.keys WHERE name = 'browser sessions'; \
 DELETE FROM onetool.documents WHERE kind = 'ended session'"""
-TOKEN_FIELDS: Final = ("name", "hash", "agent", "scope", "created", "expires")
-TRIM_NOTICES: Final = """
+TOKEN_FIELDS = ("name", "hash", "agent", "scope", "created", "expires")
+TRIM_NOTICES = """
 DELETE FROM notices WHERE name = :name AND id <= (
     SELECT max(id) FROM (
         SELECT id, sum(length(document)) OVER (ORDER BY id DESC) AS total FROM notices WHERE name = :name
@@ -35,7 +35,8 @@ class NoticeRows:
     """Messages for people, by the name of their file. If they exceed `max_file_bytes`, the oldest are deleted."""
 
     def __init__(self, database: Database, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
-        self._database, self._max_file_bytes = database, max_file_bytes
+        self._database = database
+        self._max_file_bytes = max_file_bytes
 
     def append(self, name: str, document: bytes) -> None:
         with self._database.transaction() as transaction:
@@ -57,7 +58,8 @@ class EndedSessionRows:
     """
 
     def __init__(self, database: Database, changes: Changes) -> None:
-        self._documents, self._now = Documents(database, "ended session", BROWSER_SESSIONS), database.now
+        self._documents = Documents(database, "ended session", BROWSER_SESSIONS)
+        self._now = database.now
         self._known = Cached(changes, "ended session", lambda: frozenset(self._documents.get(ALL)))
 
     def end(self, identifier: str, until: float) -> None:

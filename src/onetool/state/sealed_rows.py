@@ -34,7 +34,9 @@ class SealedRows:
     def __init__(
         self, database: Database, key: str, get_version: Callable[[], int], *, is_always_durable: bool = True
     ) -> None:
-        self._database, self._key, self._get_version = database, key, get_version
+        self._database = database
+        self._key = key
+        self._get_version = get_version
         self._is_always_durable = is_always_durable
         self.place = database.place
         self._sealer: Sealer | None = None
@@ -111,7 +113,8 @@ class Leases:
     SECONDS: ClassVar[float] = 15.0
 
     def __init__(self, database: Database, own_id: str) -> None:
-        self._database, self.own_id = database, own_id
+        self._database = database
+        self.own_id = own_id
         self._is_held = False
 
     def hold(self) -> None:

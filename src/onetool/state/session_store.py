@@ -10,44 +10,44 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.errors import ArgumentError, BudgetExceeded, PermissionDenied, StorageError, ToolError
 from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
 from onetool.util.clock_watch import ClockWatch, read_steady_clock
 
-VERSION: Final = 1
-DEFAULT_TTL: Final = 86_400.0  # seconds since the last use
-TOUCH_SHARE: Final = 24  # reads update the time of the last use if this share of the TTL has passed
-MAX_SESSIONS: Final = 200  # of an agent and a token
-MAX_KEYS: Final = 1_000
-MAX_KEY_CHARS: Final = 200
-MAX_BYTES: Final = 1 << 20  # of the keys and values of one session
-MAX_QUOTED_CHARS: Final = 100
-HANDLE: Final = re.compile("s_[0-9a-f]{32}")
-SCHEMA: Final = """
+VERSION = 1
+DEFAULT_TTL = 86_400.0  # seconds since the last use
+TOUCH_SHARE = 24  # reads update the time of the last use if this share of the TTL has passed
+MAX_SESSIONS = 200  # of an agent and a token
+MAX_KEYS = 1_000
+MAX_KEY_CHARS = 200
+MAX_BYTES = 1 << 20  # of the keys and values of one session
+MAX_QUOTED_CHARS = 100
+HANDLE = re.compile("s_[0-9a-f]{32}")
+SCHEMA = """
 CREATE TABLE sessions (handle TEXT PRIMARY KEY, agent TEXT, token TEXT, used REAL) WITHOUT ROWID;
 CREATE INDEX sessions_used ON sessions (used);
 CREATE TABLE session_values (
     id INTEGER PRIMARY KEY, handle TEXT, key TEXT, sealed BLOB, size INTEGER, UNIQUE (handle, key)
 )
 """
-OWNER: Final = "SELECT agent, token, used FROM sessions WHERE handle = ?"
-VALUE: Final = "SELECT sealed FROM session_values WHERE handle = ? AND key = ?"
-SIZE: Final = "SELECT count(*), coalesce(sum(size), 0) FROM session_values WHERE handle = ?"
-COUNT: Final = "SELECT count(*) FROM sessions WHERE agent = ? AND token = ?"
-TOUCH: Final = "UPDATE sessions SET used = ? WHERE handle = ?"
-PUT_VALUE: Final = """
+OWNER = "SELECT agent, token, used FROM sessions WHERE handle = ?"
+VALUE = "SELECT sealed FROM session_values WHERE handle = ? AND key = ?"
+SIZE = "SELECT count(*), coalesce(sum(size), 0) FROM session_values WHERE handle = ?"
+COUNT = "SELECT count(*) FROM sessions WHERE agent = ? AND token = ?"
+TOUCH = "UPDATE sessions SET used = ? WHERE handle = ?"
+PUT_VALUE = """
 INSERT INTO session_values (handle, key, sealed, size) VALUES (?, ?, ?, ?)
 ON CONFLICT (handle, key) DO UPDATE SET sealed = excluded.sealed, size = excluded.size
 """
-INSERT_SESSION: Final = "INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-DELETE_VALUE: Final = "DELETE FROM session_values WHERE handle = ? AND key = ?"
-DELETE_EXPIRED: Final = (
+INSERT_SESSION = "INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+DELETE_VALUE = "DELETE FROM session_values WHERE handle = ? AND key = ?"
+DELETE_EXPIRED = (
     "DELETE FROM session_values WHERE handle IN (SELECT handle FROM sessions WHERE used < :before)",
     "DELETE FROM sessions WHERE used < :before",
 )
-DELETE_EMPTY: Final = """
+DELETE_EMPTY = """
 DELETE FROM sessions WHERE agent = ? AND token = ? AND handle NOT IN (SELECT handle FROM session_values)
 """
 
@@ -77,7 +77,8 @@ class SessionTables:
 
     def create(self, agent: str = "default", token_id: str = "") -> str:
         """Create an empty session and return its handle. Expired sessions are deleted, unless the clock has jumped."""
-        handle, owner = f"s_{secrets.token_hex(16)}", (agent, token_id)
+        handle = f"s_{secrets.token_hex(16)}"
+        owner = (agent, token_id)
         with self._database.transaction() as database:
             now = self._clock()
             for statement in DELETE_EXPIRED if self._clock_watch.is_reliable() else ():

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from onetool.editing.stored_editor import StoredSettingsEditor
     from onetool.paths import Directories
 
-KIND: Final = "settings"
-CURRENT, HISTORY = "current", "history"
-VERSION: Final = 1
+KIND = "settings"
+CURRENT = "current"
+HISTORY = "history"
+VERSION = 1
 Change = Callable[[StoredSettings, str], tuple[StoredSettings, str]]
 
 
@@ -34,7 +35,9 @@ class SettingsRows:
     secrets_place: Final = "the store"
 
     def __init__(self, database: Database, changes: Changes) -> None:
-        self._documents, self._changes, self._place = Documents(database, KIND), changes, database.place
+        self._documents = Documents(database, KIND)
+        self._changes = changes
+        self._place = database.place
         self._known = Cached(changes, KIND, self._read)
         self._written = 0  # the number of changes made here, which are effective at once
 

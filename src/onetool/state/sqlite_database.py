@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 from onetool.errors import StorageError
 from onetool.state.sealing import Sealer, sealing_error, sync_directory
@@ -21,11 +21,11 @@ from onetool.util.problem import STORAGE, Location
 from onetool.util.storage_errors import is_full_disk, storage_error
 from onetool.util.versioning import check_tables
 
-BUSY_SECONDS: Final = 5.0
-DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-KEY_CHECK: Final = b"the key check"
+BUSY_SECONDS = 5.0
+DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+KEY_CHECK = b"the key check"
 # The first table of every database shows whether the key is the one that sealed its values.
-KEY_SCHEMA: Final = "CREATE TABLE key_check (sealed BLOB)"
+KEY_SCHEMA = "CREATE TABLE key_check (sealed BLOB)"
 
 
 class Rows(Protocol):

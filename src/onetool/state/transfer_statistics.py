@@ -4,7 +4,7 @@ import json
 import socket
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from onetool.errors import StorageError
 from onetool.state.postgres_state import PostgresState
@@ -14,7 +14,7 @@ from onetool.stats.record import LAST_ROWS, CallRecord, Record, RunRecord, inser
 from onetool.stats.tables import ADD_USES
 
 # The tables, and what happens to rows that exist.
-TABLES: Final = {
+TABLES = {
     "calls": "",
     "runs": "ON CONFLICT DO NOTHING",
     "sessions": "ON CONFLICT DO NOTHING",
@@ -27,11 +27,9 @@ TABLES: Final = {
     "usage": ADD_USES,
 }
 # ruff: noqa: S608 - statements are built from the constants above
-ALL_CALLS: Final = (
-    f"SELECT coalesce(sum(count), 0) FROM rollups WHERE width = {rollup.BLOCK} AND kind = {rollup.ALL_CALLS}"
-)
-MARKER: Final = "SELECT version, content FROM onetool.documents WHERE kind = 'migrated' AND name = ?"
-PUT_MARKER: Final = """
+ALL_CALLS = f"SELECT coalesce(sum(count), 0) FROM rollups WHERE width = {rollup.BLOCK} AND kind = {rollup.ALL_CALLS}"
+MARKER = "SELECT version, content FROM onetool.documents WHERE kind = 'migrated' AND name = ?"
+PUT_MARKER = """
 INSERT INTO onetool.documents VALUES ('migrated', ?, ?, ?)
 ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, content = excluded.content
 """

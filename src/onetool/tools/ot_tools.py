@@ -513,7 +513,8 @@ async def session(context: ToolContext, handle: str = "", keys: list[str] | None
     Example:
         s = ot.session(); s["page"] = 1; s.id
     """
-    sessions, owner = get_system(context).state.sessions, (context.agent_id, context.token_id)
+    sessions = get_system(context).state.sessions
+    owner = (context.agent_id, context.token_id)
     if not handle:
         return {"session": await run_in_thread(sessions.create, *owner), "keys": []}
     if keys is None:
@@ -541,7 +542,8 @@ async def session_update(
     Example:
         ot.session_update(handle="s_...", values={"page": 2})
     """
-    sessions, labels = get_system(context).state.sessions, _get_labels(context)
+    sessions = get_system(context).state.sessions
+    labels = _get_labels(context)
 
     def update() -> JsonObject:
         from onetool.state.session_store import SessionValue

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -25,8 +25,8 @@ from onetool.errors import ToolError
 from onetool.state.storage import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
-TICK_SECONDS: Final = 0.5
-SIGHUP: Final = getattr(signal, "SIGHUP", None)
+TICK_SECONDS = 0.5
+SIGHUP = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
 
 
@@ -48,7 +48,8 @@ async def watching(
     handle_signals: bool = True,
 ) -> AsyncIterator[None]:
     """Register this server and watch for changes until the block ends. Signals may belong to another program."""
-    directory, user = str(app.directories.working_dir), app.directories.user
+    directory = str(app.directories.working_dir)
+    user = app.directories.user
     entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
     watcher = SettingsWatcher(app, registration, hooks or Hooks())

@@ -17,16 +17,16 @@ import secrets as random_tokens
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from onetool.errors import ArgumentError, ToolError
 
-MISSING: Final = object()
-STEPS: Final = "steps"  # the name before the name of a step
-MAX_FILES: Final = 100  # of one argument
-MAX_FILLED_CHARS: Final = 64 << 20  # of all values of one call, without files
-LARGE_FILLED_CHARS: Final = 20_000  # filling in more takes a millisecond or longer
-SEPARATORS: Final = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
+MISSING = object()
+STEPS = "steps"  # the name before the name of a step
+MAX_FILES = 100  # of one argument
+MAX_FILLED_CHARS = 64 << 20  # of all values of one call, without files
+LARGE_FILLED_CHARS = 20_000  # filling in more takes a millisecond or longer
+SEPARATORS = {"csv": ",", "pipes": "|", "ssv": " ", "tsv": "\t"}
 SECRET = "secret"  # noqa: S105 - a kind of placeholder
 FILE = "file"
 BOUNDARY = "boundary"

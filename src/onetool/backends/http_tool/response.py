@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote, quote_plus, urljoin
 
 import anyio
@@ -22,11 +22,11 @@ from onetool.util.secret_finder import is_secret_name
 from onetool.util.text import pluralize
 from onetool_child.messages import has_few_values
 
-LARGE_RESPONSE_BYTES: Final = 8_192  # reading more may take milliseconds
-MAX_DEPTH: Final = 200
-MIN_VALUE_BYTES: Final = 4  # counted for a value that is not a string
-PAGING_WORDS: Final = frozenset({"next", "page", "pagination", "continuation", "cursor"})
-TEXT_TYPES: Final = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "graphql", "x-www-form-urlencoded")
+LARGE_RESPONSE_BYTES = 8_192  # reading more may take milliseconds
+MAX_DEPTH = 200
+MIN_VALUE_BYTES = 4  # counted for a value that is not a string
+PAGING_WORDS = frozenset({"next", "page", "pagination", "continuation", "cursor"})
+TEXT_TYPES = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "graphql", "x-www-form-urlencoded")
 StoreBinary = Callable[[bytes, str], Any]  # content and media type -> value
 
 

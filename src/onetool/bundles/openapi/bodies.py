@@ -6,7 +6,7 @@ JSON is preferred, then a form, then multipart, then text, which includes XML, a
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 from onetool.backends.http_tool.body import FORM_DATA, OTHER_TYPE, is_json
@@ -16,8 +16,8 @@ from onetool.bundles.openapi.parameters import ObjectFields, get_list_format, jo
 from onetool.bundles.openapi.request import RequestBuilder, escape_literal
 from onetool.bundles.rules import invalid
 
-_FORM: Final = "application/x-www-form-urlencoded"
-_JSON: Final = "application/json"
+_FORM = "application/x-www-form-urlencoded"
+_JSON = "application/json"
 _BINARY_TYPES = re.compile(
     r"(?:image|audio|video|font)/(?!svg).*|application/(?:octet-stream|pdf|zip|gzip|x-tar|x-gzip|java-archive|x-zip.*)"
 )

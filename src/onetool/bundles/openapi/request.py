@@ -8,7 +8,7 @@ for a required value.
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 from onetool.bundles.openapi.descriptions import MAX_ARGUMENT_LENGTH, shorten
@@ -19,7 +19,7 @@ from onetool.bundles.rules import invalid
 from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import ArgumentError
 
-MAX_ARGUMENTS: Final = 1_000
+MAX_ARGUMENTS = 1_000
 _PATH_SAFE = "/:@!&'()*+,;=~%"  # without a dollar sign, which would escape a following placeholder
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ARGUMENT = re.compile(r"\$\{(?:\w+:)?(\w+)\}")

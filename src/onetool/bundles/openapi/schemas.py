@@ -6,7 +6,7 @@ of them, the most distant ones accept any value.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from onetool.bundles.openapi.descriptions import MAX_DETAIL_LENGTH, shorten
 from onetool.bundles.openapi.document import as_mapping
@@ -26,9 +26,9 @@ from onetool.bundles.openapi.references import References, get_reference
 from onetool.core.foreign_schema import is_linear
 from onetool.errors import BundleError
 
-MAX_NODES: Final = 1_500  # of one schema, and of all definitions of one tool
-MAX_WORK: Final = 4_000_000  # nodes, for a whole document; the largest known one needs half of it
-MAX_BRANCHES: Final = 200
+MAX_NODES = 1_500  # of one schema, and of all definitions of one tool
+MAX_WORK = 4_000_000  # nodes, for a whole document; the largest known one needs half of it
+MAX_BRANCHES = 200
 
 
 class SchemaTranslator:

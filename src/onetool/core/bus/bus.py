@@ -118,13 +118,16 @@ class ToolBus:
             self._tracing.detect()
         name = name[: MAX_NAME_LENGTH + 1]
         call_id, redacted_name = self.events.start_call(name, call.context, is_known=name in self.registry)
-        at, started, result = time.time(), time.perf_counter(), CANCELLED
+        at = time.time()
+        started = time.perf_counter()
+        result = CANCELLED
         try:
             result = await self._call_safely(name, params, positional, call)
             return result
         finally:
             if self.events.has_listeners(CallFinished):
-                seconds, failed = time.perf_counter() - started, result.error
+                seconds = time.perf_counter() - started
+                failed = result.error
                 error = None if failed is None else error_type(failed)
                 fields = call.tool, call.args, call.is_allowed, result.value, call.admitted
                 event = CallFinished(call_id, redacted_name, call.context, seconds, error, *fields, at, failed)

@@ -144,7 +144,8 @@ class OneToolServer(Server[Any]):
     """The SDK's server with OneTool's handlers. The caller of the constructor must close it."""
 
     def __init__(self, app: OneTool, *, forwards_logging: bool = True, queue: FairQueue | None = None) -> None:
-        self._app, self._queue = app, queue
+        self._app = app
+        self._queue = queue
         self._counted_sessions: set[str] = set()  # sessions that were counted
         self.http_clients = HttpClients()
         self._session_tasks: set[asyncio.Task[None]] = set()
@@ -353,7 +354,8 @@ class OneToolServer(Server[Any]):
 
     def _check_changes(self) -> None:
         """Notify clients if a call changed the tools or snippets."""
-        before, self._known = self._known, self._get_state()
+        before = self._known
+        self._known = self._get_state()
         if before[0] != self._known[0]:
             self._changes.publish("resources")
             self._changes.publish("resource", TOOLS)
@@ -378,7 +380,9 @@ async def _report_progress(progress: Progress | None, output: RunOutput) -> Asyn
     if progress is None:
         yield
         return
-    started, has_output, printed = time.perf_counter(), asyncio.Event(), ""
+    started = time.perf_counter()
+    has_output = asyncio.Event()
+    printed = ""
 
     def on_event(event: str, data: Any) -> None:
         nonlocal printed
@@ -393,7 +397,8 @@ async def _report_progress(progress: Progress | None, output: RunOutput) -> Asyn
                 async with asyncio.timeout(IDLE_SECONDS):
                     await has_output.wait()
             has_output.clear()
-            seconds, message = time.perf_counter() - started, printed
+            seconds = time.perf_counter() - started
+            message = printed
             printed = ""
             await progress(round(seconds, 3), None, message or _describe(output, seconds))
             await asyncio.sleep(OUTPUT_SECONDS)

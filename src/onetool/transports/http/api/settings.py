@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,30 +35,37 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import SecretUseInfo
 from onetool.transports.http.routing import Operation, ResponseSpec
 
-HISTORY, SECRETS, HOSTS = "/api/settings/history", "/api/secrets", "/api/settings/hosts"
-USES: Final = "/api/secret-uses"
-HOSTS_KEY: Final = ("http", "allowedHosts")
-READ, MANAGE = "approve", "admin"
+HISTORY = "/api/settings/history"
+SECRETS = "/api/secrets"
+HOSTS = "/api/settings/hosts"
+USES = "/api/secret-uses"
+HOSTS_KEY = ("http", "allowedHosts")
+READ = "approve"
+MANAGE = "admin"
 
 
 class SettingsHandlers:
     def __init__(self, api: Api, edits: SettingsEdits) -> None:
-        self._api, self._edits = api, edits
+        self._api = api
+        self._edits = edits
 
     def operations(self) -> Iterator[Operation]:
         media = events.describe_stream("history, at first and after each change of the settings; endless")
         listed = {200: ResponseSpec("The last changes, newest first", SettingsHistory, media)}
         yield Operation("GET", HISTORY, self.list_history, "List changes of the settings", listed)
-        edited, errors = {200: ResponseSpec("The change", EditResult)}, (*EDIT_ERRORS, "read_only")
+        edited = {200: ResponseSpec("The change", EditResult)}
+        errors = (*EDIT_ERRORS, "read_only")
         path = f"{HISTORY}/{{changeID}}/undo"
         yield Operation("POST", path, self.undo, "Undo a change of the settings", edited, EditQuery, errors=errors)
         hosts = {200: ResponseSpec("The hosts", AllowedHostsEntry)}
         yield Operation(
             "GET", HOSTS, self.show_hosts, "Get the hosts that tools may call", hosts, errors=("read_only",)
         )
-        summary, options = "Change the hosts that tools may call", {"errors": errors, "is_conditional": True}
+        summary = "Change the hosts that tools may call"
+        options = {"errors": errors, "is_conditional": True}
         yield Operation("PUT", HOSTS, self.set_hosts, summary, edited, EditQuery, AllowedHosts, **options)  # type: ignore[arg-type]
-        names, one = {200: ResponseSpec("Names of secrets", SecretList)}, f"{SECRETS}/{{name}}"
+        names = {200: ResponseSpec("Names of secrets", SecretList)}
+        one = f"{SECRETS}/{{name}}"
         yield Operation("GET", SECRETS, self.list_secrets, "List the names of secrets", names, errors=("read_only",))
         yield Operation("PUT", one, self.set_secret, "Set a secret", edited, EditQuery, SecretValue, errors)
         summary = "Allow or disallow tools of a bundle to send a secret to an origin; needs scope `owner`"

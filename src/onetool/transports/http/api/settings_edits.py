@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from starlette.requests import Request
 
@@ -19,8 +19,8 @@ from onetool.transports.http.errors import ApiError
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 
-TRANSPORT: Final = "http"
-EDIT_ERRORS: Final = ("not_found", "duplicate", "precondition_failed")
+TRANSPORT = "http"
+EDIT_ERRORS = ("not_found", "duplicate", "precondition_failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class SettingsEdits:
 
     def find(self, section: str, name: str) -> SettingsItem:
         """Return an entry of the settings, without a value if a program passed them, or if they cannot be read."""
-        app, stored = self.api.app, self.api.app.reader.get_stored()
+        app = self.api.app
+        stored = self.api.app.reader.get_stored()
         if not app.reader.has_files or stored is None or stored.problem:
             return SettingsItem(section, name, app.directories.data, None)
         return self.open_reader().find(section, name)
@@ -54,7 +55,8 @@ class SettingsEdits:
 
     async def edit(self, request: Request, plan: Plan) -> EditResult:
         """Plan an edit, check the caller's rights, and write it unless the caller asks for the difference only."""
-        actor, state = identity.require_scope(request, ADMIN, "changing settings"), request.scope["state"]
+        actor = identity.require_scope(request, ADMIN, "changing settings")
+        state = request.scope["state"]
         self._check_editable()
 
         def check(planned: PlannedEdit) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,9 +22,10 @@ from onetool.transports.http.token_changes import TAKEN, TokenChanges, TokenRequ
 from onetool.util.token_ids import SCOPES, includes_scope
 
 T = TypeVar("T")
-ROOT: Final = "/api/tokens"
-ADMIN, OWNER = "admin", "owner"
-CHANGE: Final = "tokens"  # in the stream of events
+ROOT = "/api/tokens"
+ADMIN = "admin"
+OWNER = "owner"
+CHANGE = "tokens"  # in the stream of events
 
 
 class TokenHandlers:
@@ -36,15 +37,18 @@ class TokenHandlers:
         created = {201: ResponseSpec("The token, which is not shown again", CreatedToken)}
         errors = ("duplicate",)
         yield Operation("POST", ROOT, self.create, "Create a token", created, body=TokenDraft, errors=errors)
-        path, revoked = f"{ROOT}/{{name}}", {200: ResponseSpec("The token was revoked", RevokedToken)}
+        path = f"{ROOT}/{{name}}"
+        revoked = {200: ResponseSpec("The token was revoked", RevokedToken)}
         yield Operation("DELETE", path, self.revoke, "Revoke a token", revoked, errors=("not_found",))
 
     async def list_tokens(self, request: Request) -> Response:
         identity.require_scope(request, ADMIN, "reading tokens")
-        scope, changes = request.scope["state"][SCOPE], self._open()
+        scope = request.scope["state"][SCOPE]
+        changes = self._open()
         described = await self._api.run_in_thread(changes.describe_all)
         tokens = [TokenInfo(**each, can_revoke=includes_scope(scope, each["scope"])) for each in described]
-        agents, scopes = sorted(changes.settings.agents), _list_grantable(scope)
+        agents = sorted(changes.settings.agents)
+        scopes = _list_grantable(scope)
         return json_response(TokenList(tokens=tokens, agents=agents, scopes=scopes).as_json())
 
     async def create(self, request: Request) -> Response:
@@ -82,7 +86,8 @@ class TokenHandlers:
 
     async def revoke(self, request: Request) -> Response:
         by = identity.require_scope(request, ADMIN, "revoking tokens")
-        name, changes = str(request.path_params["name"]), self._open(by)
+        name = str(request.path_params["name"])
+        changes = self._open(by)
         known = await self._api.run_in_thread(changes.list_accepted)
         scope = next((token.scope for token in known if token.name == name), "use")
         if not includes_scope(request.scope["state"][SCOPE], scope):
