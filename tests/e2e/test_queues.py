@@ -4,6 +4,7 @@ Replicas and workers use the roles of the guide, each with its own home and sett
 """
 
 import json
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ from tests.postgres_support import PostgresServer, run_postgres
 from tests.queues_support import QUEUES, SECRET, QueueProcess, list_notes, run_worker, start_worker, write_heavy
 from tests.replicas_support import KEY, Replica, prepare_home, run_store_cli, start_replica, start_replicas
 from tests.rest_support import make_client
-from tests.support import configure, eventually
+from tests.support import TIMEOUT_SECONDS, configure, eventually
 
 from onetool.state.roles import render_grants
 
@@ -158,11 +159,12 @@ def test_secrets_of_the_worker_leave_it_redacted(queues: Queues, worker: QueuePr
 
 
 @pytest.mark.usefixtures("worker")
-def test_large_arguments_and_results_cross_in_chunks(queues: Queues) -> None:
+def test_large_arguments_and_results_are_deleted_early(queues: Queues) -> None:
     first = queues.replicas[0]
     assert run(first, "len(heavy.repeat('a', count=3_000_000) + heavy.repeat('ä', count=100_000))") == "3100000"
     assert run(first, "heavy.measure('x' * 900_000 + 'ä' * 900_000)") == "1800000"
-    assert eventually(lambda: queues.execute("SELECT count(*) FROM job_chunks") == [(0,)])
+    large = "SELECT count(*) FROM jobs WHERE octet_length(sealed) + octet_length(result) > 65536"
+    assert eventually(lambda: queues.execute(large) == [(0,)])
 
 
 @pytest.mark.usefixtures("worker")
@@ -233,19 +235,20 @@ def test_commands_say_what_is_missing(queues: Queues, tmp_path: Path) -> None:
 
 
 def test_forged_changed_and_repeated_jobs_are_not_executed(queues: Queues) -> None:
+    waiting = "SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queue_name = 'spare'"
     with ThreadPoolExecutor(2) as pool:
         changed = start(pool, queues, "spare.note", text="changed")
         exchanged = start(pool, queues, "spare.note", text="exchanged")
         queues.execute(
-            "UPDATE jobs SET sealed = other.sealed FROM jobs AS other WHERE jobs.queue = 'spare'"
-            " AND other.queue = 'spare' AND jobs.id <> other.id",
+            "UPDATE jobs SET sealed = other.sealed FROM jobs AS other WHERE jobs.id <> other.id"
+            f" AND jobs.number IN ({waiting}) AND other.number IN ({waiting})",
         )
         queues.execute(
             "INSERT INTO procrastinate_jobs (queue_name, task_name, args) VALUES"
             " ('spare', 'onetool.run_job', '{\"job\": \"unknown\"}'), ('spare', 'os.system', '{\"command\": \"id\"}'),"
             " ('spare', 'builtin:procrastinate.builtin_tasks.remove_old_jobs', '{\"max_hours\": 0}')",
-            "INSERT INTO jobs (id, queue, number, is_idempotent, expires, sealed) SELECT 'unknown', 'spare', id, false,"
-            " now() + interval '1 day', 'forged' FROM procrastinate_jobs WHERE args ->> 'job' = 'unknown'",
+            "INSERT INTO jobs (id, number, expires, sealed) SELECT 'unknown', id, now() + interval '1 day', 'forged'"
+            " FROM procrastinate_jobs WHERE args ->> 'job' = 'unknown'",
         )
         with queues.worker("spare") as worker:
             for future in (changed, exchanged):
@@ -258,13 +261,14 @@ def test_forged_changed_and_repeated_jobs_are_not_executed(queues: Queues) -> No
 
 def _repeat_last_job(queues: Queues) -> None:
     """Add the last job again, and let it wait again."""
-    last = "(SELECT id FROM jobs WHERE state = 'done' AND queue = 'spare' ORDER BY number DESC LIMIT 1)"
-    number = f"(SELECT number FROM jobs WHERE id = {last})"
+    ((number,),) = queues.execute(
+        "SELECT max(id) FROM procrastinate_jobs WHERE status = 'succeeded' AND queue_name = 'spare'"
+    )
     queues.execute(
         "INSERT INTO procrastinate_jobs (queue_name, task_name, args)"
         f" SELECT queue_name, task_name, args FROM procrastinate_jobs WHERE id = {number}",
+        f"UPDATE jobs SET result = NULL, expires = now() + interval '1 day' WHERE number = {number}",
         f"UPDATE procrastinate_jobs SET status = 'todo', attempts = 0 WHERE id = {number}",
-        f"UPDATE jobs SET state = 'waiting', ended = NULL, attempt = 0 WHERE id = {last}",
     )
 
 
@@ -272,9 +276,9 @@ def test_a_changed_result_is_rejected(queues: Queues, worker: QueueProcess) -> N
     first = queues.replicas[0]
     assert call(first, "heavy.add", a=40) == 41
     queues.execute(
-        "CREATE FUNCTION swap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.result = (SELECT result FROM jobs"
-        " WHERE state = 'done' LIMIT 1); RETURN NEW; END $$",
-        "CREATE TRIGGER swap BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.state = 'done') EXECUTE FUNCTION swap()",
+        "CREATE FUNCTION swap() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = onetool"
+        " AS $$ BEGIN NEW.result = (SELECT result FROM jobs WHERE result IS NOT NULL LIMIT 1); RETURN NEW; END $$",
+        "CREATE TRIGGER swap BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.result IS NOT NULL) EXECUTE FUNCTION swap()",
     )
     try:
         error = first.call("heavy.add", a=50).json()["error"]
@@ -288,16 +292,18 @@ def test_a_changed_result_is_rejected(queues: Queues, worker: QueueProcess) -> N
 @pytest.mark.usefixtures("worker")
 def test_the_role_of_workers_reaches_only_jobs(queues: Queues) -> None:
     tables = queues.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'onetool%'")
-    allowed = {"jobs", "job_chunks", "queue_workers", "files", "chunks", "schema_versions"}
+    allowed = {"jobs", "queue_workers", "files", "chunks", "schema_versions"}
     others = {(schema, name) for schema, name in tables if name not in allowed and "procrastinate" not in name}
     assert {("onetool", name) for name in ("runs", "keys", "documents", "audit")} <= others
     rejected = [
         *(f"SELECT * FROM {schema}.{name}" for schema, name in sorted(others)),
+        "SELECT result FROM jobs",
         "UPDATE jobs SET sealed = 'x'",
         "UPDATE jobs SET number = 1",
         "DELETE FROM jobs",
-        "INSERT INTO job_chunks (job, part, number, sealed) SELECT id, 'arguments', 9, 'x' FROM jobs LIMIT 1",
-        "UPDATE job_chunks SET sealed = 'x'",
+        "INSERT INTO jobs (id, number, expires, sealed) SELECT 'x', number, expires, sealed FROM jobs",
+        "DELETE FROM procrastinate_jobs",
+        "UPDATE queue_workers SET queue = 'x'",
         "INSERT INTO procrastinate_jobs (queue_name, task_name) VALUES ('heavy', 'x')",
         "UPDATE procrastinate_jobs SET args = '{}'",
     ]  # fmt: skip
@@ -308,11 +314,15 @@ def test_the_role_of_workers_reaches_only_jobs(queues: Queues) -> None:
                 connection.execute(statement.encode())
 
 
-def expire(queues: Queues, table: str, process: int) -> None:
+def expire(queues: Queues, table: str, seen: str, process: int) -> None:
     """Let the last sign of a killed process be old. `ONETOOL_NIGHTLY=1` waits for that."""
     if not NIGHTLY:
-        changed = f"UPDATE {table} SET seen = seen - interval '1 minute' WHERE description LIKE '%process {process}'"
-        assert queues.execute(f"{changed} RETURNING 1") == [(1,)]
+        changed = f"UPDATE {table} SET {seen} = {seen} - interval '1 minute'"
+        if table == "procrastinate_workers":
+            changed += " FROM queue_workers WHERE worker = id AND"
+        else:
+            changed += " WHERE"
+        assert queues.execute(f"{changed} description LIKE '%process {process}' RETURNING 1") == [(1,)]
 
 
 # --- ends of processes ----------------------------------------------------------------------------------------------
@@ -324,7 +334,7 @@ def test_a_killed_worker_is_detected_and_only_idempotent_calls_are_repeated(queu
         interrupted = start(pool, queues, "spare.note", text="interrupted", seconds=2)
         assert eventually(lambda: {"repeated", "interrupted"} <= {*queues.notes})
         first.kill()
-        expire(queues, "queue_workers", first.process.pid)
+        expire(queues, "procrastinate_workers", "last_heartbeat", first.process.pid)
         with queues.worker("spare"):
             assert repeated.result(LOST_SECONDS) == {"ok": True, "value": "repeated"}
             error = interrupted.result(LOST_SECONDS)["error"]
@@ -332,14 +342,47 @@ def test_a_killed_worker_is_detected_and_only_idempotent_calls_are_repeated(queu
     assert [queues.notes.count(text) for text in ("repeated", "interrupted")] == [2, 1]
 
 
+def test_a_worker_that_lost_its_jobs_while_it_was_suspended_changes_nothing(queues: Queues) -> None:
+    with ThreadPoolExecutor(2) as pool, queues.worker("spare", "--concurrency", "2") as first:
+        repeated = start(pool, queues, "spare.put", text="taken over", seconds=2)
+        interrupted = start(pool, queues, "spare.note", text="given up", seconds=2)
+        assert eventually(lambda: {"taken over", "given up"} <= {*queues.notes})
+        first.process.send_signal(signal.SIGSTOP)
+        expire(queues, "procrastinate_workers", "last_heartbeat", first.process.pid)
+        assert interrupted.result(LOST_SECONDS)["error"]["code"] == "worker_lost"
+        with queues.worker("spare"):
+            assert eventually(lambda: queues.notes.count("taken over") == 2)
+            first.process.send_signal(signal.SIGCONT)
+            assert eventually(lambda: first.log.count("discarded") == 2), first.log
+            assert repeated.result(LOST_SECONDS) == {"ok": True, "value": "taken over"}
+    assert queues.notes.count("given up") == 1
+
+
+def test_a_job_whose_delivery_was_lost_is_executed(queues: Queues) -> None:
+    with ThreadPoolExecutor(1) as pool, queues.worker("spare") as worker:
+        worker.process.send_signal(signal.SIGSTOP)
+        undelivered = start(pool, queues, "spare.note", text="undelivered")
+        queues.execute(
+            "UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT max(worker) FROM queue_workers)"
+            " WHERE status = 'todo' AND queue_name = 'spare'"
+        )
+        worker.process.send_signal(signal.SIGCONT)
+        assert undelivered.result(10) == {"ok": True, "value": "undelivered"}
+
+
 def test_a_stopped_worker_completes_its_call(queues: Queues) -> None:
     with ThreadPoolExecutor(1) as pool, queues.worker("spare") as first:
-        completed = start(pool, queues, "spare.note", text="completed", seconds=1)
+        completed = start(pool, queues, "spare.note", text="completed", seconds=3)
         assert eventually(lambda: "completed" in queues.notes)
-        assert first.terminate() == 0
+        first.process.terminate()
+        worker = f"FROM queue_workers WHERE worker = id AND description LIKE '%process {first.process.pid}'"
+        queues.execute(f"UPDATE procrastinate_workers SET last_heartbeat = '-infinity' {worker}")
+        fresh = "SELECT count(last_heartbeat > '-infinity' OR NULL) FROM procrastinate_workers,"
+        fresh += worker.removeprefix("FROM")
+        assert eventually(lambda: queues.execute(fresh) == [(1,)])
         assert completed.result(5) == {"ok": True, "value": "completed"}
-        process = f"'%process {first.process.pid}'"
-        assert queues.execute(f"SELECT count(*) FROM queue_workers WHERE description LIKE {process}") == [(0,)]
+        assert first.process.wait(TIMEOUT_SECONDS) == 0
+        assert queues.execute(fresh) == [(0,)]
 
 
 def test_cancelled_and_timed_out_calls_end_on_the_worker(queues: Queues, worker: QueueProcess) -> None:
@@ -347,8 +390,9 @@ def test_cancelled_and_timed_out_calls_end_on_the_worker(queues: Queues, worker:
     with make_client(str(first.rest.client.base_url)) as client, suppress(httpx2.TimeoutException):
         body = {"args": {"text": "cancelled", "seconds": 25}}
         client.post("/api/tools/heavy.note/call", json=body, timeout=1.5)
-    query = "SELECT state, worker IS NULL FROM jobs ORDER BY number DESC LIMIT 1"
-    assert eventually(lambda: queues.execute(query) == [("cancelled", False)])
+    query = "SELECT status::text, result IS NULL FROM procrastinate_jobs AS job JOIN jobs ON number = job.id"
+    query += " ORDER BY number DESC LIMIT 1"
+    assert eventually(lambda: queues.execute(query) == [("aborted", True)])
     assert eventually(lambda: "job.cancelled" in worker.log, 5), worker.log
     with queues.worker("brief") as brief:
         error = fail(first, "brief.note", text="late", seconds=25)
@@ -397,7 +441,7 @@ def test_a_background_call_survives_its_replica(queues: Queues) -> None:
         handle = run(third, "ot.background('heavy.note', text='survived', seconds=2)")
         assert eventually(lambda: "survived" in queues.notes)
         third.kill()
-        expire(queues, "servers", third.process.pid)
+        expire(queues, "servers", "seen", third.process.pid)
     deadline = time.monotonic() + HANDOVER_SECONDS
     while (shown := run(queues.replicas[1], f"ot.run_result('{handle}', wait=5)")).startswith("running"):
         assert time.monotonic() < deadline, shown
@@ -411,8 +455,8 @@ def test_a_background_call_survives_its_replica(queues: Queues) -> None:
 def test_jobs_that_ended_are_deleted_after_a_while(queues: Queues, worker: QueueProcess) -> None:
     first = queues.replicas[0]
     call(first, "heavy.add", a=1)
-    queues.execute("UPDATE jobs SET ended = ended - interval '2 days' WHERE ended IS NOT NULL")
-    assert eventually(lambda: queues.execute("SELECT count(*) FROM jobs WHERE ended IS NOT NULL") == [(0,)], 15)
+    queues.execute("UPDATE jobs SET expires = expires - interval '2 days' WHERE result IS NOT NULL")
+    assert eventually(lambda: queues.execute("SELECT count(*) FROM jobs WHERE result IS NOT NULL") == [(0,)], 15)
     finished = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'"
     assert eventually(lambda: queues.execute(finished) == [(0,)])
     assert worker.process.poll() is None

@@ -78,12 +78,13 @@ def find_packs(loaded: "Loaded", queues: list[str]) -> Served:
 async def _work(loaded: "Loaded", served: Served, options: argparse.Namespace, log: "Log") -> None:
     import anyio.to_thread
 
-    from onetool.postgres.queue_worker import QueueWorker
     from onetool.state.postgres_database import Database
     from onetool.util.stop_signals import on_stop_signal
 
     with Database(loaded.settings.store, loaded.store_key) as database:
         await anyio.to_thread.run_sync(database.prepare_schema)
+        from onetool.extensions.queue_worker import QueueWorker  # needs the libraries that the database needs
+
         extensions = _open_extensions(loaded, log)
         try:
             await extensions.refresh()
@@ -99,7 +100,7 @@ async def _work(loaded: "Loaded", served: Served, options: argparse.Namespace, l
 def _open_extensions(loaded: "Loaded", log: "Log") -> "Extensions":
     from onetool.config.settings_reader import SettingsReader
     from onetool.extensions.packs import Extensions
-    from onetool.postgres.queue_worker import reject_call
+    from onetool.extensions.queue_worker import reject_call
 
     reader = SettingsReader(lambda: loaded, None, os.environ)
     extensions = Extensions(frozenset, reject_call, os.environ, log.event, reader.still_trusted)

@@ -18,7 +18,7 @@ from onetool.core.tool import Tool
 from onetool.errors import Cancelled, Interrupted, StorageError, ToolError, ToolTimeout
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker_backend import Timeouts
-from onetool.state.storage import JobRequest, JobStatus, JobStorage
+from onetool.state.storage import LOST_SECONDS, JobRequest, JobStatus, JobStorage
 
 POLL_SECONDS = 2.0  # a notification may be lost with a connection
 RETRY_SECONDS = 0.5  # while the database does not answer
@@ -54,9 +54,11 @@ class QueueBackend:
             pack=self.extension.pack,
             function=tool.short_name,
             arguments=args,
-            context=context.to_data(self.extension.pack),
-            token_id=context.token_id,
-            scope=str(context.working_dir),
+            options={
+                "context": context.to_data(self.extension.pack),
+                "token_id": context.token_id,
+                "scope": str(context.working_dir),  # to which media belong
+            },
             seconds=self.timeouts.call,
             wait_seconds=self._wait_seconds if is_detached else self.timeouts.call,
             is_idempotent=tool.is_idempotent,
@@ -95,27 +97,30 @@ class _JobFollower:
     def __init__(self, jobs: JobStorage, request: JobRequest, context: ToolContext, start_seconds: float) -> None:
         self._jobs, self._request, self._context = jobs, request, context
         self._call_seconds = start_seconds + request.seconds + REPORT_SECONDS
-        self._name = f"{request.pack}.{request.function}"
         self._seen = 0  # the number of the last event
+        self._connected_at = 0.0  # since when the database answers
         self._changed = asyncio.Event()
 
     async def run(self) -> Any:
-        loop, request = asyncio.get_running_loop(), self._request
+        loop = asyncio.get_running_loop()
+        request = self._request
         with self._jobs.watch(request.id, partial(loop.call_soon_threadsafe, self._changed.set)):
             try:
-                is_large = await anyio.to_thread.run_sync(self._jobs.defer, request)
+                await anyio.to_thread.run_sync(self._jobs.add, request)
                 status = await self._follow(loop.time())
             except asyncio.CancelledError:
                 await self._cancel()
                 raise
-        if (is_large or status.is_large) and not request.may_exist:  # otherwise another process may read it again
-            await self._call_quietly(self._jobs.forget)
+        if status.is_large and not request.may_exist:  # otherwise another process may read it again
+            await self._call_quietly(self._jobs.delete)
         return self._unwrap(status)
 
     async def _follow(self, began: float) -> JobStatus:
         """Return the status of the ended job."""
-        loop, request, status = asyncio.get_running_loop(), self._request, JobStatus("waiting")
-        deadline = began + request.wait_seconds
+        loop = asyncio.get_running_loop()
+        status = JobStatus("waiting")
+        deadline = began + self._request.wait_seconds
+        self._connected_at = began
         while True:
             self._changed.clear()
             before = status.state
@@ -134,11 +139,17 @@ class _JobFollower:
 
     async def _read(self, before: JobStatus) -> tuple[JobStatus, float]:
         """Return the current status, and after how long to read it again. While the database is away, it is unknown."""
+        now = asyncio.get_running_loop().time()
+        request = self._request
         try:
-            status = await anyio.to_thread.run_sync(self._jobs.read, self._request.id, self._seen)
+            status = await anyio.to_thread.run_sync(self._jobs.read, request.id, self._seen)
+            if status.is_stalled and now - self._connected_at > LOST_SECONDS:
+                await anyio.to_thread.run_sync(self._jobs.recover, request.id, request.is_idempotent)
+                return status, 0.0
         except StorageError as error:
             if not error.fields.get("is_retryable"):
                 raise
+            self._connected_at = now  # its workers get time to send heartbeats again
             return before, RETRY_SECONDS
         for event in status.events:
             self._seen = event["number"]
@@ -147,10 +158,9 @@ class _JobFollower:
 
     def _report(self, event: Mapping[str, Any]) -> None:
         context = self._context
-        if event["kind"] == "progress" and context.on_progress is not None:
-            context.on_progress(event["message"], *event["numbers"])
-        elif event["kind"] == "log" and context.on_log is not None:
-            context.on_log(event["message"], event["level"])
+        callback = context.on_progress if event["kind"] == "progress" else context.on_log
+        if callback is not None:
+            callback(event["message"], *event["details"])
 
     async def _cancel(self) -> None:
         """Abort the job, unless another process continues the run of this call."""
@@ -169,15 +179,17 @@ class _JobFollower:
         await self._call_quietly(self._jobs.cancel)
         queue, seconds = self._request.queue, self._request.wait_seconds
         if status.state == "started":
-            raise ToolTimeout(f"{self._name} took longer than {self._request.seconds:g} s")
+            raise ToolTimeout(f"{self._request.tool} took longer than {self._request.seconds:g} s")
         (found, *_) = await anyio.to_thread.run_sync(
             lambda: [each for each in self._jobs.list_queues([queue]) if each.name == queue]
         )
         if found.workers:
-            message = f"{self._name} was not called: all workers of the queue {queue} were busy for {seconds:g} s"
+            message = (
+                f"{self._request.tool} was not called: all workers of the queue {queue} were busy for {seconds:g} s"
+            )
             hint = f"start another worker: `onetool worker --queue {queue}`"
             raise ToolTimeout(message, hint=hint, code="queue_busy")
-        raise make_worker_error(self._name, queue, seconds)
+        raise make_worker_error(self._request.tool, queue, seconds)
 
     def _unwrap(self, status: JobStatus) -> Any:
         if status.error is not None:
@@ -185,8 +197,8 @@ class _JobFollower:
         if status.state == "done":
             return status.value
         if status.state == "cancelled":
-            raise Cancelled(f"{self._name} was cancelled")
-        message = f"{self._name} was interrupted: its worker ended during the call, which may have had effects"
+            raise Cancelled(f"{self._request.tool} was cancelled")
+        message = f"{self._request.tool} was interrupted: its worker ended during the call, which may have had effects"
         hint = f"check what it has done before you repeat it; `tools.{self._request.pack}.idempotent` lists tools that "
         raise Interrupted(message, hint=f"{hint}may be repeated", code="worker_lost")
 

@@ -17,7 +17,7 @@ class NoJobs:
     def watch(self, _job: str, _listener: Callable[[], object], /) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def defer(self, request: JobRequest, /) -> bool:
+    def add(self, request: JobRequest, /) -> None:
         raise make_store_error(request.pack)
 
     def read(self, _job: str, _after: int, /) -> JobStatus:
@@ -26,7 +26,10 @@ class NoJobs:
     def cancel(self, job: str, /) -> None:
         """Do nothing: there is no job."""
 
-    def forget(self, job: str, /) -> None:
+    def recover(self, job: str, is_repeatable: bool, /) -> None:
+        """Do nothing: there is no job."""
+
+    def delete(self, job: str, /) -> None:
         """Do nothing: there is no job."""
 
     def list_queues(self, _names: Collection[str] = (), /) -> list[QueueStatus]:

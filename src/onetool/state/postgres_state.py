@@ -11,7 +11,6 @@ from onetool.backends.http_tool.rate_limit import CountedRateLimiter
 from onetool.core.bus.budget import Limits, SharedBudgetGuard
 from onetool.errors import ToolError
 from onetool.llm.token_budget import MODEL_USAGE
-from onetool.postgres.jobs import JobRows
 from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota
 from onetool.results.store import StoredResults
@@ -22,6 +21,7 @@ from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterRows
 from onetool.state.documents import Documents
+from onetool.state.jobs import JobRows
 from onetool.state.keys import load_key
 from onetool.state.kinds import DisabledTools, LastUses, SavedSnippets
 from onetool.state.postgres_database import Database

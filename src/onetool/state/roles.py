@@ -21,24 +21,15 @@ GRANT EXECUTE ON FUNCTION {schema}.trim_audit TO {replica};
 GRANT USAGE ON SCHEMA {schema} TO {worker};
 GRANT SELECT ON {schema}.schema_versions TO {worker};
 """
-# A worker takes jobs, but cannot create, replace or delete them. Of the chunks, it reads the arguments of jobs.
+# A worker takes jobs, but cannot create, replace or delete them.
 JOBS: Final = """\
 GRANT SELECT, UPDATE (status, worker_id, attempts, abort_requested, scheduled_at, priority, queue_name, lock)
     ON {schema}.procrastinate_jobs TO {worker};
 GRANT SELECT, INSERT ON {schema}.procrastinate_events TO {worker};
 GRANT USAGE ON SEQUENCE {schema}.procrastinate_events_id_seq TO {worker};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.procrastinate_workers, {schema}.queue_workers TO {worker};
-GRANT SELECT, UPDATE (state, attempt, worker, ended, progress, result) ON {schema}.jobs TO {worker};
-GRANT SELECT, INSERT ON {schema}.job_chunks TO {worker};
-ALTER TABLE {schema}.job_chunks ENABLE ROW LEVEL SECURITY;
-DROP POLICY IF EXISTS replicas ON {schema}.job_chunks;
-CREATE POLICY replicas ON {schema}.job_chunks TO {replica} USING (true) WITH CHECK (true);
-DROP POLICY IF EXISTS workers_read ON {schema}.job_chunks;
-CREATE POLICY workers_read ON {schema}.job_chunks FOR SELECT TO {worker}
-    USING (part = 'arguments' OR writer = current_user);
-DROP POLICY IF EXISTS workers_write ON {schema}.job_chunks;
-CREATE POLICY workers_write ON {schema}.job_chunks FOR INSERT TO {worker}
-    WITH CHECK (part <> 'arguments' AND writer = current_user);
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.procrastinate_workers TO {worker};
+GRANT SELECT, INSERT ON {schema}.queue_workers TO {worker};
+GRANT SELECT (id, number, expires, sealed, progress), UPDATE (expires, progress, result) ON {schema}.jobs TO {worker};
 """
 OWN_ROWS: Final = """\
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.{table} TO {worker};

@@ -7,6 +7,7 @@ their statements. `token` is the ID of a token, never the token.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from onetool.errors import ToolError
 from onetool.stats.rollup import BOUNDS
 from onetool.stats.tables import POSTGRES_SCHEMA
 
@@ -24,9 +25,12 @@ class Migration(NamedTuple):
 
 def read_procrastinate() -> str:
     """Return the tables of procrastinate. A new version of it needs a migration with the statements of its own."""
-    from onetool.postgres.procrastinate_jobs import import_procrastinate
-
-    return str(import_procrastinate().schema.SchemaManager.get_schema())
+    try:
+        from procrastinate.schema import SchemaManager
+    except ImportError:
+        message = "queues need the library procrastinate, which is not installed"
+        raise ToolError(message, hint="run `pip install 'onetool-run[postgres]'`") from None
+    return str(SchemaManager.get_schema())
 
 
 STATE: Final = """
@@ -104,24 +108,16 @@ SET search_path = onetool, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION trim_audit FROM PUBLIC;
 """
-# `number` is the ID that procrastinate gives a job. Arguments and results are sealed with a key that is not here.
+# procrastinate has the state of a job, under this number. Input and result are sealed with a key that is not here.
 JOBS: Final = """
 CREATE TABLE jobs (
-    id text PRIMARY KEY, queue text NOT NULL, number bigint NOT NULL UNIQUE, state text NOT NULL DEFAULT 'waiting',
-    attempt integer NOT NULL DEFAULT 0, worker text, is_idempotent boolean NOT NULL,
-    created timestamptz NOT NULL DEFAULT clock_timestamp(), expires timestamptz NOT NULL, ended timestamptz,
-    sealed bytea NOT NULL, progress bytea, result bytea
+    id text PRIMARY KEY, number bigint NOT NULL UNIQUE REFERENCES procrastinate_jobs ON DELETE CASCADE,
+    expires timestamptz NOT NULL, sealed bytea NOT NULL, progress bytea, result bytea
 );
-CREATE INDEX jobs_open ON jobs (queue) WHERE ended IS NULL;
-CREATE INDEX jobs_ended ON jobs (ended) WHERE ended IS NOT NULL;
-CREATE TABLE job_chunks (
-    job text REFERENCES jobs ON DELETE CASCADE, part text, number integer, sealed bytea NOT NULL,
-    writer name NOT NULL DEFAULT current_user, PRIMARY KEY (job, part, number)
-);
-ALTER TABLE job_chunks ALTER COLUMN sealed SET STORAGE EXTERNAL;
+ALTER TABLE jobs ALTER COLUMN sealed SET STORAGE EXTERNAL, ALTER COLUMN result SET STORAGE EXTERNAL;
 CREATE TABLE queue_workers (
-    id text, queue text, description text NOT NULL, packs text NOT NULL, seen timestamptz NOT NULL,
-    PRIMARY KEY (id, queue)
+    worker bigint REFERENCES procrastinate_workers ON DELETE CASCADE, queue text, description text NOT NULL,
+    PRIMARY KEY (worker, queue)
 );
 """
 STATISTICS: Final = f"""

@@ -1,6 +1,6 @@
 """The status of the database, for `onetool store status`."""
 
-from onetool.postgres.jobs import list_queues
+from onetool.state.jobs import list_queues
 from onetool.state.postgres_database import Database
 from onetool.state.sealed_rows import Leases
 from onetool.state.storage import QueueStatus, StateDescription

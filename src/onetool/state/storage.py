@@ -470,6 +470,10 @@ class CallRates(Protocol):
     def acquire(self, identity: str, limit: int) -> None: ...
 
 
+LOST_SECONDS: Final = 10.0  # without a heartbeat, after which a worker of a queue counts as ended
+MAX_ATTEMPTS: Final = 3  # to execute a job
+
+
 class JobRequest(NamedTuple):
     """A call that a worker of a queue makes. A request with the ID of an earlier one is the same call."""
 
@@ -478,25 +482,27 @@ class JobRequest(NamedTuple):
     pack: str
     function: str
     arguments: Mapping[str, Any]
-    context: Mapping[str, Any]  # what the tool reads of the context
-    token_id: str
-    scope: str  # the working directory, to which media belong
+    options: Mapping[str, Any]  # what else the worker needs
     seconds: float  # timeout of the call
     wait_seconds: float  # for which it may wait for a worker
     is_idempotent: bool
     may_exist: bool = False  # whether another process may have made the request
     must_exist: bool = False  # whether another process has made it, so that it must not be made again
 
+    @property
+    def tool(self) -> str:
+        return f"{self.pack}.{self.function}"
+
 
 class JobStatus(NamedTuple):
     """The state of a job: `waiting`, `started`, `done`, `cancelled`, or `lost` with its worker."""
 
     state: str
-    worker: str = ""
     events: Sequence[Mapping[str, Any]] = ()  # the last messages of the tool, numbered
     value: Any = None
     error: Exception | None = None
-    is_large: bool = False  # whether its result is in chunks
+    is_large: bool = False  # whether its row should be deleted early
+    is_stalled: bool = False  # whether its worker sends no heartbeats
 
 
 class QueueStatus(NamedTuple):
@@ -513,19 +519,20 @@ class JobStorage(Protocol):
         """Yield why calls of packs fail; `queues` are their queues by pack."""
         ...
 
-    def defer(self, request: JobRequest, /) -> bool:
-        """Add a job to its queue. Return whether its arguments are in chunks."""
+    def add(self, request: JobRequest, /) -> None:
+        """Add a job to its queue, unless it may exist and does."""
         ...
 
     def read(self, job: str, after: int, /) -> JobStatus:
         """Return the state of a job, with the events whose number is greater than `after`."""
         ...
 
-    def cancel(self, job: str, /) -> None: ...
-    def forget(self, job: str, /) -> None:
-        """Delete the chunks of a job whose result was read."""
+    def recover(self, job: str, is_repeatable: bool, /) -> None:
+        """Return a stalled job to its queue, or give it up if it must not be repeated."""
         ...
 
+    def cancel(self, job: str, /) -> None: ...
+    def delete(self, job: str, /) -> None: ...
     def watch(self, job: str, listener: Callable[[], object], /) -> "AbstractContextManager[None]":
         """Call the listener, in another thread, when the job may have changed."""
         ...
