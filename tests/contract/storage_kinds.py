@@ -33,7 +33,7 @@ from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import Directories, find_directories
 from onetool.proxy.definitions import Definition, ToolLists
 from onetool.results import ResultStore
-from onetool.results.blobs import Media
+from onetool.results.blobs import open_media
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
@@ -474,7 +474,7 @@ FILES: dict[str, Callable[[Any], Any]] = {
     **DOCUMENTS,
     "results": lambda directory: ResultStore(directory / "tmp", HOUR, 3),
     "sessions": SessionStore,
-    "media": lambda directory: Media(directory / "tmp", HOUR),
+    "media": lambda directory: open_media(directory / "tmp", HOUR),
     "statistics": lambda directory: Recorder(open_statistics(directory)),
     "shapes": lambda directory: Shapes(open_statistics(directory)),
     "audit": audit_file,

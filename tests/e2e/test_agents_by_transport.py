@@ -22,7 +22,7 @@ from tests.support import PROGRAM, App, Connection, configure, environment, even
 from onetool.core.context import ToolContext
 from onetool.core.tool import tool
 from onetool.permission_check import UNLIMITED
-from onetool.results.blobs import Media
+from onetool.results.blobs import open_media
 from onetool.transports.http.tokens import hash_token
 
 ERAS = ["auto", "legacy"]
@@ -124,7 +124,7 @@ def test_a_stored_result_is_not_readable_by_another_agent(home: Path, mode: str)
 @pytest.mark.spec("toolbus.agent.by-client-name")
 @pytest.mark.parametrize("mode", ERAS)
 def test_an_image_is_not_visible_to_another_agent(home: Path, mode: str) -> None:
-    handle = Media(home / ".onetool" / "tmp", 3600).put(PNG, "image/png", "bot")
+    handle = open_media(home / ".onetool" / "tmp", 3600).put(PNG, "image/png", "bot")
     code = f"{{'type': 'image', 'media': {handle!r}}}"
     with connect_as("robot", home, mode) as client:
         assert isinstance(client.run(code).content[-1], ImageContent)

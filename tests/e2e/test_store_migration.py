@@ -17,7 +17,7 @@ from onetool.llm.token_budget import MODEL_USAGE
 from onetool.oauth.credential_store import CredentialStore
 from onetool.proxy.pins import open_pins
 from onetool.results import ResultStore
-from onetool.results.blobs import Media
+from onetool.results.blobs import open_media
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentFile, Documents
@@ -67,7 +67,7 @@ def fill(data: Path) -> dict[str, Any]:
         sessions.update(session, {"a": SessionValue("1"), "b": SessionValue("2", ("private",))})
     large = "line\n" * 500_000
     result = ResultStore(data / "tmp", HOUR, 3).put(large, tool="t")["handle"]
-    media = Media(data / "tmp", HOUR).put(b"\x89PNG", "image/png", "default")
+    media = open_media(data / "tmp", HOUR).put(b"\x89PNG", "image/png", "default")
     DisabledTools.open_file(data).set("a.b", on=False)
     open_pins(data).update("server", lambda _: {"tool": {"description": "x"}})
     Documents(DocumentFile(data), MODEL_USAGE).update("2026-01-02", lambda _: 7)
@@ -110,7 +110,7 @@ def open_files(data: Path) -> Iterator[Stores]:
             runs=runs,
             sessions=sessions,
             results=ResultStore(data / "tmp", HOUR, 3),
-            media=Media(data / "tmp", HOUR),
+            media=open_media(data / "tmp", HOUR),
             disabled_tools=DisabledTools.open_file(data),
             pins=open_pins(data),
             credentials=CredentialStore(data / "credentials"),

@@ -20,7 +20,7 @@ from tests.proxy_support import hostile_server
 from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.errors import ToolError
-from onetool.results.blobs import Media
+from onetool.results.blobs import open_media
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import DisabledTools
 
@@ -314,7 +314,7 @@ def test_runs_work_despite_a_file_of_a_newer_version(tmp_path: Path, name: str) 
 
 
 def test_media_without_a_version_are_rejected(tmp_path: Path) -> None:
-    media = Media(tmp_path, 60)
+    media = open_media(tmp_path, 60)
     handle = media.put(b"picture", "image/png", "default")
     remove_version(tmp_path / f"media-{handle}.json")
     with pytest.raises(ToolError, match="not found or expired"):

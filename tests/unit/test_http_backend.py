@@ -30,7 +30,7 @@ from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
 from onetool.net.retry_after import parse_retry_after
-from onetool.results.blobs import Media
+from onetool.results.blobs import Media, open_media
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 ANYWHERE = HostRules(("*",), allow_private_addresses=True)
@@ -614,7 +614,7 @@ def test_an_error_tells_when_to_retry(call: Caller) -> None:
 
 
 def test_a_binary_response_is_stored(call: Caller, tmp_path: Path) -> None:
-    call.media = Media(tmp_path / "media", 60)
+    call.media = open_media(tmp_path / "media", 60)
     call.site.pages["/image"] = page(b"\x89PNG" + SECRETS["NUMBER"].encode(), ("Content-Type", "image/png"))
     value = call.value("/image", headers={"X-Key": "${secret:NUMBER}"})
     assert (value["type"], value["mimeType"]) == ("image", "image/png")

@@ -36,7 +36,7 @@ from onetool.proxy.pins import MAX_DIFF_LINES, accept, compare, open_pins
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Install, Upstream, UpstreamServices
-from onetool.results.blobs import Media
+from onetool.results.blobs import open_media
 from onetool.runner.run_output import MAX_META, RunOutput
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.util.sanitize import clean_schema
@@ -324,7 +324,7 @@ def test_unreadable_pins_are_an_error(tmp_path: Path, damaged: bytes) -> None:
 
 
 def test_media_are_readable_by_their_agent_only(tmp_path: Path) -> None:
-    media = Media(tmp_path / "tmp", HOUR)
+    media = open_media(tmp_path / "tmp", HOUR)
     handle = media.put(b"data", "image/png", "ada")
     assert media.get(handle, "ada") == (b"data", "image/png")
     with pytest.raises(ToolError, match="not found or expired"):
@@ -334,12 +334,12 @@ def test_media_are_readable_by_their_agent_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("handle", [None, 5, "", "../x", "f" * 32, "F" * 32, "a" * 33, ["a"]])
 def test_an_invalid_handle_is_rejected(tmp_path: Path, handle: object) -> None:
     with pytest.raises(ToolError, match="not found or expired"):
-        Media(tmp_path, HOUR).get(handle, "ada")
+        open_media(tmp_path, HOUR).get(handle, "ada")
 
 
 def test_media_files_are_private_and_expire(tmp_path: Path) -> None:
     now = [0.0]
-    media = Media(tmp_path, HOUR, lambda: now[0], steady=lambda: now[0])
+    media = open_media(tmp_path, HOUR, lambda: now[0], steady=lambda: now[0])
     handle = media.put(b"data", "image/png", "ada")
     files = list(tmp_path.glob(f"media-{handle}.*"))
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
@@ -355,7 +355,7 @@ def test_media_files_are_private_and_expire(tmp_path: Path) -> None:
 @pytest.mark.parametrize("days", [8, -8])
 def test_media_are_kept_after_the_clock_has_jumped(tmp_path: Path, days: int) -> None:
     now = [time.time()]
-    media = Media(tmp_path, HOUR, lambda: now[0])
+    media = open_media(tmp_path, HOUR, lambda: now[0])
     handle = media.put(b"data", "image/png", "ada")
     now[0] += days * 86_400
     media.put(b"more", "image/png", "ada")

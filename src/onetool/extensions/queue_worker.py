@@ -22,9 +22,10 @@ from onetool.core.tool import Result, Tool
 from onetool.errors import Interrupted, ToolError, ToolNotFound, ToolTimeout
 from onetool.extensions.packs import Extensions
 from onetool.extensions.worker_backend import WorkerBackend
+from onetool.results.blobs import Media
 from onetool.state.postgres_database import Database
 from onetool.state.queue_connector import PatientConnector
-from onetool.state.result_rows import MediaRows
+from onetool.state.result_rows import PartRows
 from onetool.state.worker_jobs import HeldJob, WorkerJobs
 from onetool.util.redact import Redactor
 
@@ -153,8 +154,9 @@ class QueueWorker:
 
     def _store_media(self, facts: Mapping[str, Any], data: bytes, mime_type: str) -> str:
         output = self._loaded.settings.output
-        rows = MediaRows(self._database, facts["scope"], output.result_ttl, max_bytes=output.max_stored_bytes)
-        return rows.put(data, mime_type, facts["context"]["agent_id"], facts["token_id"])
+        parts = PartRows(self._database, facts["scope"], kind="media")
+        media = Media(parts, self._database.place, output.result_ttl, max_bytes=output.max_stored_bytes)
+        return media.put(data, mime_type, facts["context"]["agent_id"], facts["token_id"])
 
 
 async def reject_call(name: str, *_args: Any, **_kwargs: Any) -> Result:

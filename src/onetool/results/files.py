@@ -20,7 +20,7 @@ from onetool.util.clock_watch import ClockWatch, read_steady_clock
 from onetool.util.locks import locked
 from onetool_child.json_types import JsonMapping, JsonObject
 
-Part: TypeAlias = Literal["txt", "idx", "json", "meta.json"]
+Part: TypeAlias = Literal["txt", "idx", "json", "meta.json", "bin"]
 
 LOCK = "results.lock"
 USAGE = "results.usage"
@@ -29,7 +29,7 @@ _ABANDONED_SECONDS = 600.0  # when an unfinished file is considered abandoned
 DEFAULT_MAX_REMEMBERED = 1_000
 _BLOCK_BYTES = 4_096  # disk space of a small file
 HANDLE = re.compile("[0-9a-f]{32}")
-_RESULT_FILE = re.compile(rf"result-({HANDLE.pattern})\.(txt|idx|json|meta\.json)((?:\.[0-9a-f]{8})?\.tmp)?")
+_PARTS = r"(txt|idx|json|meta\.json|bin)((?:\.[0-9a-f]{8})?\.tmp)?"
 
 
 def new_handle() -> str:
@@ -82,7 +82,10 @@ class ResultParts(Protocol):
 
 
 class ResultFiles:
-    """The files of all results. `max_remembered` limits the number of remembered handles of removed results."""
+    """The files of all results, or of media (`kind`).
+
+    `max_remembered` limits the number of remembered handles of removed results.
+    """
 
     def __init__(
         self,
@@ -90,9 +93,12 @@ class ResultFiles:
         clock: Callable[[], float],
         max_remembered: int = DEFAULT_MAX_REMEMBERED,
         *,
+        kind: str = "result",
         steady: Callable[[], float] = read_steady_clock,
     ) -> None:
         self._directory = directory
+        self._kind = kind
+        self._pattern = re.compile(rf"{kind}-({HANDLE.pattern})\.{_PARTS}")
         self._clock = clock
         self._clock_watch = ClockWatch(clock, steady)
         self._clock_watch.is_reliable()  # a jump from now on is seen
@@ -115,7 +121,7 @@ class ResultFiles:
         results: dict[str, StoredFiles] = {}
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                name = _RESULT_FILE.fullmatch(entry.name)
+                name = self._pattern.fullmatch(entry.name)
                 if name is None:
                     continue
                 with suppress(OSError):  # another process may have removed it
@@ -198,4 +204,4 @@ class ResultFiles:
             yield file
 
     def _path(self, handle: str, part: Part) -> Path:
-        return self._directory / f"result-{handle}.{part}"
+        return self._directory / f"{self._kind}-{handle}.{part}"

@@ -13,7 +13,7 @@ from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialS
 from onetool.paths import Directories
 from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota, ResultStore
-from onetool.results.blobs import Media
+from onetool.results.blobs import Media, open_media
 from onetool.search import Search
 from onetool.state.audit_file import AuditFile
 from onetool.state.base_state import BaseState
@@ -109,7 +109,7 @@ class FileState(BaseState):
         return ResultStore(self._data / "tmp", output.result_ttl, output.preview_lines, quota=quota)
 
     def media(self, output: "Output") -> Media:
-        return Media(self._data / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
+        return open_media(self._data / "tmp", output.result_ttl, max_bytes=output.max_stored_bytes)
 
     def notices(self, max_file_bytes: int) -> NoticeFiles:
         return NoticeFiles(self._data, max_file_bytes)

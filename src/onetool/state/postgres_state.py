@@ -13,6 +13,7 @@ from onetool.errors import ToolError
 from onetool.llm.token_budget import MODEL_USAGE
 from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota
+from onetool.results.blobs import Media
 from onetool.results.store import StoredResults
 from onetool.search import Search
 from onetool.state.audit_rows import AuditRows
@@ -26,7 +27,7 @@ from onetool.state.keys import load_key
 from onetool.state.kinds import DisabledTools, LastUses, SavedSnippets
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, SharedCredentials, StoredTokenSet
-from onetool.state.result_rows import MediaRows, PartRows
+from onetool.state.result_rows import PartRows
 from onetool.state.sealed_rows import Leases, RunRows, SessionRows
 from onetool.state.settings_rows import SettingsRows
 from onetool.state.statistics_rows import StatisticsSchema
@@ -136,8 +137,10 @@ class PostgresState(BaseState):
         parts = PartRows(self.database, self._scope, clock)
         return StoredResults(parts, self.place, output.result_ttl, output.preview_lines, clock=clock, quota=quota)
 
-    def media(self, output: "Output") -> MediaRows:
-        return MediaRows(self.database, self._scope, output.result_ttl, self.database.now, output.max_stored_bytes)
+    def media(self, output: "Output") -> Media:
+        clock = self.database.now
+        parts = PartRows(self.database, self._scope, clock, kind="media")
+        return Media(parts, self.place, output.result_ttl, clock, output.max_stored_bytes)
 
     def notices(self, max_file_bytes: int) -> NoticeRows:
         return NoticeRows(self.database, max_file_bytes)

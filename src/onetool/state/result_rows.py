@@ -4,18 +4,15 @@ A result is readable on every replica with the same working directory, which is 
 """
 
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, cast, get_args
+from typing import BinaryIO, Final, cast, get_args
 
-from onetool.results.blobs import DEFAULT_MAX_BYTES, VERSION, Blob, missing_media, select_surplus
-from onetool.results.files import Part, StoredFiles, is_handle, new_handle
+from onetool.results.files import Part, StoredFiles
 from onetool.state.postgres_database import Database, Statements
 from onetool.util.clock_watch import Sweep
-from onetool.util.versioning import check_version
 
 CHUNK_BYTES: Final = 1 << 20
 SWEEP_SECONDS: Final = 60.0
@@ -75,7 +72,7 @@ class PartRows:
             transaction.lock(f"{self._kind} {self._scope}")
             yield
 
-    def publish(self, handle: str, part: Part | str, chunks: Iterable[bytes], agent: str = "") -> None:
+    def publish(self, handle: str, part: Part, chunks: Iterable[bytes], agent: str = "") -> None:
         """Write a part in one transaction. With `agent`, the result belongs to it."""
         with self._database.transaction() as transaction:
             size = 0
@@ -95,7 +92,7 @@ class PartRows:
         self.remove(handle, ("txt", "idx", "json"))
 
     @contextmanager
-    def reading(self, handle: str, part: Part | str) -> Iterator[BinaryIO]:
+    def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
         """Yield a file of this part. Text is read in windows, the other parts at once."""
         found = self._database.select(
             "SELECT size FROM files WHERE scope = ? AND handle = ? AND part = ?", self._scope, handle, part
@@ -154,50 +151,6 @@ class ChunkReader:
     def _slice(self, number: int, start: int, count: int) -> bytes:
         rows = self._database.select(SLICE, start + 1, count, *self._key, number)
         return bytes(rows[0][0]) if rows else b""
-
-
-class MediaRows:
-    """Blobs in PostgreSQL. If they exceed `max_bytes` in total, the oldest are removed."""
-
-    def __init__(
-        self,
-        database: Database,
-        scope: str,
-        ttl: float,
-        clock: Callable[[], float] = time.time,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> None:
-        self._parts = PartRows(database, scope, clock, kind="media")
-        self._ttl, self._max_bytes, self._clock = ttl, max_bytes, clock
-
-    def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
-        handle = new_handle()
-        with self._parts.locked():
-            kept = self._parts.clean(self._ttl)
-            blobs = [(stored.modified_at, stored.size, known) for known, stored in kept.items()]
-            for known in select_surplus(blobs, len(data), self._max_bytes):
-                self._parts.remove(known, cast("Any", ("bin", "json")))
-            self._parts.publish(handle, "bin", [data])
-            facts = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
-            created = {"created": self._clock()}
-            self._parts.publish(handle, "json", [json.dumps(facts | created).encode()], agent)
-        return handle
-
-    def get(self, handle: object, agent: str, token_id: str = "") -> Blob:
-        """Return the blob with this handle. Without a token, an agent reads the blobs of all its tokens."""
-        if not is_handle(handle):
-            raise missing_media(handle)
-        try:
-            with self._parts.reading(handle, "json") as file:
-                facts = json.load(file)
-            check_version(facts.get("version"), VERSION, f"the media {handle}")
-            is_allowed = facts["agent"] == agent and token_id in {"", facts["token_id"]}
-            if not is_allowed or self._clock() - facts["created"] > self._ttl:
-                raise missing_media(handle)
-            with self._parts.reading(handle, "bin") as file:
-                return Blob(file.read(), str(facts["mime_type"]))
-        except (OSError, ValueError, LookupError, TypeError):
-            raise missing_media(handle) from None
 
 
 def join_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:

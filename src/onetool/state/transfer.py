@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.source import bundles_directory
@@ -35,6 +35,9 @@ from onetool.stats.database import StatisticsFile
 from onetool.stats.shapes import Shapes
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
+
+if TYPE_CHECKING:
+    from onetool.results.files import Part
 
 T = TypeVar("T")
 UNLIMITED_BYTES: Final = 1 << 40
@@ -298,13 +301,10 @@ def _copy_part(places: Places, kind: str, handle: str, part: str, file: Path) ->
     agent = ""
     if part in {LAST_PART, "json"}:
         with suppress(ValueError, TypeError, AttributeError):  # content that is not a JSON object
-            facts = json.loads(content)
-            agent = str(facts.get("agent", ""))
-            if kind == "media":
-                content = json.dumps({"created": modified, **facts}).encode()
+            agent = str(json.loads(content).get("agent", ""))
     chunks = (content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES))
     rows = PartRows(places.rows.database, str(places.loaded.directories.working_dir), lambda: modified, kind)
-    rows.publish(handle, part, chunks, agent)
+    rows.publish(handle, cast("Part", part), chunks, agent)
 
 
 def _copy_statistics(places: Places) -> int:
