@@ -92,21 +92,25 @@ class PythonBackend:
 
     @functools.cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(each.name for each in self._parameters if each.kind is not each.VAR_KEYWORD)
+        return frozenset(
+            parameter.name for parameter in self._parameters if parameter.kind is not parameter.VAR_KEYWORD
+        )
 
     @functools.cached_property
     def _has_positional(self) -> bool:
         """Whether some arguments can only be passed by position."""
-        return any(each.kind in {each.POSITIONAL_ONLY, each.VAR_POSITIONAL} for each in self._parameters)
+        return any(
+            parameter.kind in {parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL} for parameter in self._parameters
+        )
 
     def _split_positional(self, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and the named arguments; omitted ones get their defaults."""
         positional: list[Any] = []
-        for each in self._parameters:
-            if each.kind is each.VAR_POSITIONAL:
-                positional += arguments.pop(each.name, ())
-            elif each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}:
-                positional.append(arguments.pop(each.name, each.default))
+        for parameter in self._parameters:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional += arguments.pop(parameter.name, ())
+            elif parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}:
+                positional.append(arguments.pop(parameter.name, parameter.default))
         return tuple(positional), arguments
 
     @functools.cached_property
@@ -117,14 +121,19 @@ class PythonBackend:
     @functools.cached_property
     def _converters(self) -> dict[str, Callable[[Any], Any]]:
         parameters = get_signature(self.function).parameters.values()
-        kinds = {each.name: _get_type(each) for each in parameters if each.kind is not each.VAR_KEYWORD}
+        kinds = {
+            parameter.name: _get_type(parameter)
+            for parameter in parameters
+            if parameter.kind is not parameter.VAR_KEYWORD
+        }
         return {name: make for name, kind in kinds.items() if (make := _make_converter(kind)) is not None}
 
     @functools.cached_property
     def _rest_converter(self) -> Callable[[Any], Any] | None:
         """The converter of arguments without a parameter of their own (`**options: date`)."""
         parameters = get_signature(self.function).parameters.values()
-        return next((_make_converter(each.annotation) for each in parameters if each.kind is each.VAR_KEYWORD), None)
+        rest = next((parameter for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD), None)
+        return None if rest is None else _make_converter(rest.annotation)
 
 
 def _get_type(parameter: inspect.Parameter) -> Any:
@@ -164,10 +173,10 @@ def _store_media(value: Any, store: Callable[[bytes, str], str]) -> Any:
     """Return the value with images, audio and files replaced by handles; a list may contain them."""
     if isinstance(value, list):
         return [_store_media(item, store) for item in value]
-    found = find_media(value, MAX_MEDIA_BYTES)
-    if found is None:
+    media = find_media(value, MAX_MEDIA_BYTES)
+    if media is None:
         return value
-    data, mime_type, name = found
+    data, mime_type, name = media
     return describe_media(data, mime_type, name, store(data, mime_type))
 
 
@@ -176,7 +185,7 @@ def _is_plain(annotation: Any) -> bool:
     inner = getattr(annotation, "__args__", ())
     origin = getattr(annotation, "__origin__", annotation)
     try:
-        known = origin in PLAIN_TYPES or (inner and origin.__name__ in {"Union", "UnionType", "Literal", "Optional"})
+        is_known = origin in PLAIN_TYPES or (inner and origin.__name__ in {"Union", "UnionType", "Literal", "Optional"})
     except (TypeError, AttributeError):
         return False
-    return bool(known) and all(isinstance(part, str | int | float) or _is_plain(part) for part in inner)
+    return bool(is_known) and all(isinstance(part, str | int | float) or _is_plain(part) for part in inner)

@@ -76,10 +76,10 @@ def strip_credentials(bundle_slug: str, tools: Iterable[JsonMapping]) -> tuple[l
     def make_reference(location: str, value: str) -> str:
         if value not in names:
             part = "auth" if location.endswith("auth.value") else re.split(r"[.?]", location)[-1]
-            wanted = secret_name(bundle_slug, part)
+            stem = secret_name(bundle_slug, part)
             used = set(names.values())
-            numbered = (f"{wanted}_{number}" for number in count(2))
-            names[value] = next(name for name in chain([wanted], numbered) if name not in used)
+            numbered = (f"{stem}_{number}" for number in count(2))
+            names[value] = next(name for name in chain([stem], numbered) if name not in used)
         return f"${{secret:{names[value]}}}"
 
     def clean_tool(tool: JsonMapping) -> JsonObject:
@@ -196,13 +196,13 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, bytes_left: in
 
 def _parse_json(text: bytes, name: str) -> JsonObject:
     try:
-        found = json.loads(text.decode("utf-8-sig"), parse_constant=_reject_constant)
+        content = json.loads(text.decode("utf-8-sig"), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise invalid(f"{name} is not valid JSON: {reason:.200}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise invalid(f"{name} must contain a JSON object")
-    return found
+    return content
 
 
 def _reject_constant(constant: str) -> Any:

@@ -83,14 +83,14 @@ class BundleDirectory:
         """Return what `work` finds in the index. `work` may be called twice if the index is damaged."""
         if self.root.is_dir() and self._monotonic() >= self._memory_until:
             try:
-                found = self._read_index(work)
+                result = self._read_index(work)
             except BundleError as error:
                 if error.fields.get("code") != STORAGE:
                     raise
                 self._use_memory(error)
             else:
                 self.problem = None
-                return found
+                return result
         with self._memory.connection() as database:
             self._update_memory(database)
             return work(database)
@@ -111,9 +111,9 @@ class BundleDirectory:
         for _ in range(ATTEMPTS):
             self._recover()
             with self._repairing_index(), self.index.reading() as database:
-                found = work(database)
+                result = work(database)
                 self._start_rescan()
-                return found
+                return result
         raise unavailable("its index was deleted while it was being built")
 
     def _use_memory(self, error: Exception) -> None:
@@ -335,9 +335,9 @@ class BundleDirectory:
 
     def find_directory(self, journal: WriteJournal, bundle_id: str) -> str | None:
         """Return the directory of a bundle, even of one that was just added by hand."""
-        known = self._row(bundle_id)
-        if known is not None:
-            return known.directory
+        row = self._row(bundle_id)
+        if row is not None:
+            return row.directory
         for place in self.root.iterdir():
             if parse_id(place.name) == bundle_id:
                 if not is_directory(place):

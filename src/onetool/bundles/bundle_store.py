@@ -89,16 +89,16 @@ class BundleStore:
         checked = BundleDraft.of(draft)
         with self._directory.writing() as journal:
             directory = self._directory.find_directory(journal, bundle_id)
-            known = self._reader.any_bundle(bundle_id)
-            check(known.to_bundle() if known is not None and known.deleted_at is None else None)
+            current = self._reader.any_bundle(bundle_id)
+            check(current.to_bundle() if current is not None and current.deleted_at is None else None)
             other = self._reader.bundle_by_slug(checked.slug, exactly=True)
             if other is not None and other.id != bundle_id:
                 raise store_errors.slug_taken(checked.slug, other.id)
-            if known is None or self._reader.is_expired(known):
+            if current is None or self._reader.is_expired(current):
                 file = BundleFile.new(bundle_id, checked, self._clock())
                 is_new = True
             else:
-                file = known.file().replace_with(checked, self._clock())
+                file = current.file().replace_with(checked, self._clock())
                 is_new = False
             directory = self._directory.put_bundle(journal, directory, file)
         self._directory.sync_directories(directory, ".")
@@ -331,8 +331,8 @@ class BundleStore:
         scope = ["search", query.text, bool(include_disabled)]
         after = self._tokens.read(token, scope)
         hits = self._reader.search(query, after, include_disabled=include_disabled, limit=size + 1)
-        found = [(position, ToolHit(tool, score(position[0]), RANKS[position[0]])) for position, tool in hits]
-        return make_page(found, size, lambda position: self._tokens.make(scope, position))
+        ranked = [(position, ToolHit(tool, score(position[0]), RANKS[position[0]])) for position, tool in hits]
+        return make_page(ranked, size, lambda position: self._tokens.make(scope, position))
 
     # --- by name in code ------------------------------------------------------------------------------------------
 
@@ -380,9 +380,9 @@ class BundleStore:
     @property
     def problems(self) -> list[Problem]:
         """Problems of the store and its files."""
-        found = self._directory.read(lambda database: list_problems(database, self._root))
+        problems = self._directory.read(lambda database: list_problems(database, self._root))
         usage = [Problem(self._usage.problem)] if self._usage.problem else []
-        return [*found, *self._directory.problems, *self._builtins.problems, *usage]
+        return [*problems, *self._directory.problems, *self._builtins.problems, *usage]
 
     def remove_expired(self) -> None:
         """Remove bundles that were deleted two days ago and are still empty, unless the clock has jumped."""

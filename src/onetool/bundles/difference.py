@@ -109,12 +109,12 @@ def _list_parameters(schema: JsonObject) -> dict[str, str]:
     properties = schema.get("properties")
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) else set()
-    found = {
+    parameters = {
         str(name): f"{_render(part)}{' (required)' if name in needed else ''}"
         for name, part in (properties.items() if isinstance(properties, dict) else ())
     }
     rest = {key: value for key, value in schema.items() if key not in {"properties", "required", "type"}}
-    return {**found, **({"(schema)": _render(rest)} if rest else {})}
+    return {**parameters, **({"(schema)": _render(rest)} if rest else {})}
 
 
 def _mask(tool: StoredTool | ToolDraft) -> JsonObject:

@@ -41,9 +41,9 @@ def directory_names(slug: str, bundle_id: str) -> tuple[str, ...]:
 
 def parse_id(directory: str) -> str | None:
     """Return the bundle ID at the end of a directory name; None if there is none."""
-    found = directory[-_UUID_LENGTH:]
+    bundle_id = directory[-_UUID_LENGTH:]
     dash = directory[-_UUID_LENGTH - 1 : -_UUID_LENGTH]
-    return found if dash == "-" and rules.is_id(found) else None
+    return bundle_id if dash == "-" and rules.is_id(bundle_id) else None
 
 
 def _digest_suffix(pair: str) -> str:

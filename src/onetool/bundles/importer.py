@@ -50,10 +50,10 @@ def _declares_version(text: bytes) -> bool:
     import orjson
 
     try:
-        found = orjson.loads(text)
+        document = orjson.loads(text)
     except orjson.JSONDecodeError:
         return _IN_BRACES.search(text) is not None
-    return isinstance(found, dict) and not {"openapi", "swagger"}.isdisjoint(found)
+    return isinstance(document, dict) and not {"openapi", "swagger"}.isdisjoint(document)
 
 
 def read(
@@ -73,10 +73,10 @@ def read(
         return to_bundle(content, name=name, server=server, auth=auth, headers=headers)
     if server or auth or [*headers]:
         raise invalid("a server, authentication and headers can be added to an OpenAPI document, not to an archive")
-    found = archive.unpack(content)
+    unpacked = archive.unpack(content)
     if name:
-        found.bundle["slug"] = build_bundle_slug(name, "")
-    return found
+        unpacked.bundle["slug"] = build_bundle_slug(name, "")
+    return unpacked
 
 
 def import_bundle(

@@ -219,8 +219,8 @@ def list_bundles(database: sqlite3.Connection, filters: Filters, after: str, lim
         rows = database.execute(f"{BUNDLE} where {live} order by id limit ?", (after, filters.include_disabled, limit))
         return [BundleRow(*row) for row in rows]
     query = f"{BUNDLE} where {live} and id = ?"
-    found = (database.execute(query, (after, filters.include_disabled, id_)).fetchone() for id_ in filters.bundles)
-    return [BundleRow(*row) for row in found if row][:limit]
+    matches = (database.execute(query, (after, filters.include_disabled, id_)).fetchone() for id_ in filters.bundles)
+    return [BundleRow(*row) for row in matches if row][:limit]
 
 
 def list_tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:

@@ -234,10 +234,10 @@ class ToolDraft(_Draft):
 
 
 def impl_problem(kind: ToolType, http: JsonObject | None, python: PythonImpl | None) -> str | None:
-    wanted, other = ("httpImpl", "pythonImpl") if kind == "http" else ("pythonImpl", "httpImpl")
+    expected, other = ("httpImpl", "pythonImpl") if kind == "http" else ("pythonImpl", "httpImpl")
     impls = {"httpImpl": http, "pythonImpl": python}
-    if impls[wanted] is None:
-        return f"a tool of type {kind} requires {wanted}"
+    if impls[expected] is None:
+        return f"a tool of type {kind} requires {expected}"
     return f"a tool of type {kind} must not have {other}" if impls[other] is not None else None
 
 
@@ -361,14 +361,14 @@ class StoredTool(_Model):
         from onetool.backends.http_tool import credentials
 
         body = self.as_stored()
-        if found := credentials.find(self.http_impl):
+        if literals := credentials.find(self.http_impl):
             body["httpImpl"] = credentials.mask(self.http_impl)
-            body["warnings"] = [credential_warning(self.bundle_slug, location) for location, _ in found]
-        if found := credentials.find_in_schema(self.arg_schema):
+            body["warnings"] = [credential_warning(self.bundle_slug, location) for location, _ in literals]
+        if literals := credentials.find_in_schema(self.arg_schema):
             body["argSchema"] = credentials.replace_in_schema(
                 self.arg_schema, lambda _location, _value: credentials.MASK
             )
-            body["warnings"] = [*body.get("warnings", ()), *(schema_warning(location) for location, _ in found)]
+            body["warnings"] = [*body.get("warnings", ()), *(schema_warning(location) for location, _ in literals)]
         return body
 
     def as_stored(self) -> JsonObject:

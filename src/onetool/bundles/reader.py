@@ -126,9 +126,9 @@ class BundleReader:
 
     def _refresh_tool(self, directory: str, row: ToolRow | None, names: Sequence[str]) -> bool:
         """Update the index if the file differs from it, and return whether it did."""
-        known = None if row is None else row.stamp
+        stamp = None if row is None else row.stamp
         candidates = names if row is None else [row.file]
-        changed = [name for name in candidates if read_stamp(self._directory.root / directory / name) != known]
+        changed = [name for name in candidates if read_stamp(self._directory.root / directory / name) != stamp]
         if changed:
             self._directory.refresh([f"{directory}/{name}" for name in changed])
         return bool(changed)

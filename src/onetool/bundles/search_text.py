@@ -18,8 +18,8 @@ def list_words(tool: ToolFile, bundle: tuple[str, str]) -> list[list[str]]:
     Names of several words are included without separators too, for matches inside words.
     """
     names = [words(name) for name in (tool.slug, tool.display_name)]
-    for found, name in zip(names, (tool.slug, tool.display_name), strict=True):
-        found.append(f"{HIDDEN}{squeeze(name)}")
+    for name_words, name in zip(names, (tool.slug, tool.display_name), strict=True):
+        name_words.append(f"{HIDDEN}{squeeze(name)}")
     others = (" ".join(tool.tags), tool.description[:MAX_INDEXED_LENGTH], " ".join(bundle))
     return [*names, *map(words, others)]
 

@@ -72,11 +72,11 @@ class WriteJournal:
             return
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         try:
-            found = json.loads(os.read(self._descriptor, size))
+            paths = json.loads(os.read(self._descriptor, size))
         except ValueError:
-            found = None
-        if isinstance(found, list) and all(isinstance(path, str) for path in found):
-            self.paths = found
+            paths = None
+        if isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+            self.paths = paths
         else:
             self.is_unknown = True
 

@@ -66,28 +66,28 @@ class IndexSync:
 
     def find_differences(self, database: sqlite3.Connection, closing: Event) -> list[str]:
         """Return the files whose time or size differs between the index and the disk."""
-        found = [path for (path,) in database.execute("select path from problems")]
+        paths = [path for (path,) in database.execute("select path from problems")]
         missing = dict(database.execute("select folder, id from bundles").fetchall())
         for name in _list_visible(self._root) - STORE_FILES:
             if closing.is_set():
                 return []
             if is_directory(self._root / name):
                 missing.pop(name, None)
-                found += self._find_differences_in(database, name)
+                paths += self._find_differences_in(database, name)
             else:
-                found.append(name)
-        return found + [f"{directory}/{BUNDLE_FILE}" for directory in missing]
+                paths.append(name)
+        return paths + [f"{directory}/{BUNDLE_FILE}" for directory in missing]
 
     # --- one directory --------------------------------------------------------------------------------------------
 
     def _find_differences_in(self, database: sqlite3.Connection, directory: str) -> Iterator[str]:
-        known = _read_known_stamps(database, directory)
-        if not known:
+        stamps = _read_known_stamps(database, directory)
+        if not stamps:
             yield f"{directory}/{BUNDLE_FILE}"
         for name, stamp in _read_stamps(self._root / directory):
-            if known.pop(name, None) != stamp:
+            if stamps.pop(name, None) != stamp:
                 yield f"{directory}/{name}"
-        yield from (f"{directory}/{name}" for name in known)
+        yield from (f"{directory}/{name}" for name in stamps)
 
     def _sync(self, database: sqlite3.Connection, path: str) -> None:
         directory, _, name = path.partition("/")
@@ -112,15 +112,15 @@ class IndexSync:
     # --- a bundle ----------------------------------------------------------------------------------------------
 
     def _sync_bundle(self, database: sqlite3.Connection, directory: str) -> None:
-        known = database.execute("select id, mtime, size from bundles where folder = ?", (directory,)).fetchone()
+        row = database.execute("select id, mtime, size from bundles where folder = ?", (directory,)).fetchone()
         try:
             file, stamp = self._read_bundle_file(directory)
-            if known and Stamp(*known[1:]) == stamp:
+            if row and Stamp(*row[1:]) == stamp:
                 return
             _check_bundle(database, directory, file)
         except (FileNotFoundError, Unreadable) as error:
-            if known:
-                drop_bundle(database, known[0])
+            if row:
+                drop_bundle(database, row[0])
             if isinstance(error, Unreadable):
                 raise
             if _list_visible(self._root / directory):
@@ -128,11 +128,11 @@ class IndexSync:
             span = f"{directory}/", f"{directory}0"  # "0" follows "/" in ASCII
             database.execute("delete from problems where path >= ? and path < ?", span)
             return  # it is empty: it was being created or deleted
-        is_renamed = known is not None and bundle_names(database, known[0]) != (file.slug, file.display_name)
+        is_renamed = row is not None and bundle_names(database, row[0]) != (file.slug, file.display_name)
         if is_renamed:  # its tools are found by its names too
-            drop_bundle(database, known[0])
+            drop_bundle(database, row[0])
         write_bundle(database, directory, file, stamp)
-        if is_renamed or (known is None and not self._has_all_paths):
+        if is_renamed or (row is None and not self._has_all_paths):
             for name in sorted(_list_visible(self._root / directory) - {BUNDLE_FILE}):
                 self._sync(database, f"{directory}/{name}")
 
@@ -151,21 +151,21 @@ class IndexSync:
         bundle = database.execute("select id from bundles where folder = ?", (directory,)).fetchone()
         if bundle is None:  # the problem of the bundle is reported already
             return
-        row = "select key, mtime, size from tools where bundle = ? and file = ?"
-        known = database.execute(row, (bundle[0], name)).fetchone()
+        query = "select key, mtime, size from tools where bundle = ? and file = ?"
+        indexed = database.execute(query, (bundle[0], name)).fetchone()
         try:
             content, stamp = filesystem.read(self._root / directory / name)
-            if known and Stamp(*known[1:]) == stamp:
+            if indexed and Stamp(*indexed[1:]) == stamp:
                 return
             file = _parse_tool_file(name, content)
         except (FileNotFoundError, Unreadable) as error:
-            if known:
-                drop_tool(database, known[0])
+            if indexed:
+                drop_tool(database, indexed[0])
             if isinstance(error, Unreadable):
                 raise
             return
-        if known:
-            drop_tool(database, known[0])
+        if indexed:
+            drop_tool(database, indexed[0])
         _check_tool(database, bundle[0], file)
         write_tool(database, bundle[0], name, file, stamp, known_words=self._known_words)
 
@@ -206,19 +206,19 @@ def _read_known_stamps(database: sqlite3.Connection, directory: str) -> dict[str
 
 
 def _record_problem(database: sqlite3.Connection, path: str, problem: Unreadable) -> None:
-    known = database.execute("select reason, hint from problems where path = ?", (path,)).fetchone()
-    if known != (str(problem), problem.hint):
+    row = database.execute("select reason, hint from problems where path = ?", (path,)).fetchone()
+    if row != (str(problem), problem.hint):
         database.execute("insert or replace into problems values (?, ?, ?)", (path, str(problem), problem.hint))
 
 
 def list_problems(database: sqlite3.Connection, root: Path) -> list[Problem]:
     """Return the problems of files, each with its file."""
-    found = []
+    problems = []
     for path, reason, hint in database.execute("select path, reason, hint from problems order by path"):
         file = root / path
         default_hint = f"fix it, or move it away: `mv {quote(str(file))} ~`"
-        found.append(storage_problem(f"{file}: {reason}", file, hint or default_hint))
-    return found
+        problems.append(storage_problem(f"{file}: {reason}", file, hint or default_hint))
+    return problems
 
 
 def is_directory(path: Path) -> bool:

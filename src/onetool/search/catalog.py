@@ -102,8 +102,8 @@ class SearchCatalog:
 
     def _search(self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[IndexReader]) -> list[SearchHit]:
         self._readers = self._readers or self._files.readers(self._content)
-        found = _Query(query, [*self._readers, *others], kinds).find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
-        return list(islice(_unique_hits(found), limit))
+        matches = _Query(query, [*self._readers, *others], kinds).find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
+        return list(islice(_unique_hits(matches), limit))
 
 
 class _Query:
@@ -127,13 +127,13 @@ class _Query:
         best = ranked[0][1] if ranked else 0.0
         bonus: dict[Key, float] = {}
         for part in split_intents(self._query):
-            found = self._rank(part, CANDIDATES)
-            for key, score in found:
-                bonus[key] = max(bonus.get(key, 0.0), INTENT_WEIGHT * best * score / found[0][1])
+            scored = self._rank(part, CANDIDATES)
+            for key, score in scored:
+                bonus[key] = max(bonus.get(key, 0.0), INTENT_WEIGHT * best * score / scored[0][1])
         if not bonus:
             return ranked
-        known = dict(ranked)
-        return sort_scores((key, known.get(key, 0.0) + bonus.get(key, 0.0)) for key in {**known, **bonus})
+        scores = dict(ranked)
+        return sort_scores((key, scores.get(key, 0.0) + bonus.get(key, 0.0)) for key in {**scores, **bonus})
 
     def _rank(self, text: str, limit: int) -> Scored:
         """Return the documents by their words and meaning, the best first."""
@@ -180,13 +180,13 @@ class _Query:
         yield from (("exact", key, 1.0) for key in exact)
         prefixed = self._query_all(lambda reader: reader.find_by_prefix(query, limit))
         yield from (("prefix", key, share) for key, share in prefixed)
-        wanted = drop_stop_words(plain(query))
-        stems = load_stemmer().stem(wanted)
+        query_words = drop_stop_words(plain(query))
+        stems = load_stemmer().stem(query_words)
         by_words = [pair for pair in ranked if pair[0] in self._with_all]
         groups = [{stem} for stem in stems]
         yield from _to_fractions("word", [pair for pair in by_words if has_words(pair[0][1], groups)])
-        known = self._count(stems)
-        if unknown := [word for word, stem in zip(wanted, stems, strict=True) if stem not in known]:
+        counts = self._count(stems)
+        if unknown := [word for word, stem in zip(query_words, stems, strict=True) if stem not in counts]:
             similar = self._query_all(lambda reader: reader.find_similar([query]))
             similar = similar or self._query_all(lambda reader: reader.find_similar(unknown))
             yield from (("fuzzy", key, similarity) for key, similarity in similar)
@@ -199,9 +199,9 @@ class _Query:
         return sort_scores(pair for reader in self._readers for pair in query(reader) if pair[0][0] in self._kinds)
 
 
-def _unique_hits(found: Iterator[Found]) -> Iterator[SearchHit]:
+def _unique_hits(matches: Iterator[Found]) -> Iterator[SearchHit]:
     seen: set[Key] = set()
-    for match, key, share in found:
+    for match, key, share in matches:
         if key not in seen:
             seen.add(key)
             low, high = SCORES[match]

@@ -71,11 +71,11 @@ def list_entries(number: int, terms: str, impacts: bytes) -> Iterator[tuple[str,
     return ((term, impact, number) for term, impact in zip(terms.split(" "), impacts, strict=False))
 
 
-def learn(connection: sqlite3.Connection, found: Iterable[str], known_words: set[str]) -> None:
+def learn(connection: sqlite3.Connection, words: Iterable[str], known_words: set[str]) -> None:
     """Add words to the vocabulary for misspelled queries. `known_words` are some that were written before."""
     if len(known_words) > MAX_KNOWN_WORDS:
         known_words.clear()
-    for word in set(found) - known_words:
+    for word in set(words) - known_words:
         known_words.add(word)
         is_new = connection.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount
         if is_new and may_be_misspelled(word):
@@ -108,5 +108,5 @@ def find_similar_words(db: sqlite3.Connection, word: str) -> list[str]:
         return []
     cuts = sorted(deletions(word))
     query = f"select distinct word from near where cut in ({', '.join('?' * len(cuts))})"  # noqa: S608 - marks
-    found = sorted(other for (other,) in db.execute(query, cuts) if is_one_typo_away(word, other))
-    return [other for other in found if other != word][:MAX_NEAR]
+    similar = sorted(other for (other,) in db.execute(query, cuts) if is_one_typo_away(word, other))
+    return [other for other in similar if other != word][:MAX_NEAR]

@@ -58,52 +58,52 @@ class IndexReader:
 
     def count(self, terms: Iterable[str]) -> dict[str, int]:
         """Return the number of documents with each term; terms that no document has are omitted."""
-        found: dict[str, int] = self._read(lambda db: _count(db, list(terms)))
-        return found
+        counts: dict[str, int] = self._read(lambda db: _count(db, list(terms)))
+        return counts
 
     def find_exact(self, query: str) -> list[Key]:
-        wanted = squeeze(query)
+        form = squeeze(query)
         rows = "select document from names where form = ? limit ?"
-        found = self._find_keys(rows, (wanted, MAX_CANDIDATES))
-        return [key for key in found if squeeze(key[1]) == wanted]
+        keys = self._find_keys(rows, (form, MAX_CANDIDATES))
+        return [key for key in keys if squeeze(key[1]) == form]
 
     def find_by_prefix(self, query: str, limit: int) -> Scored:
         """Return names that start with the query, scored by the fraction of the name that it covers."""
-        wanted = squeeze(query)
+        start = squeeze(query)
         rows = "select document from names where form >= ? and form < ? order by form limit ?"
-        found = self._find_keys(rows, (wanted, wanted + LAST_CHARACTER, limit))
-        shares = ([len(wanted) / len(form) for form in name_forms(key[1]) if form.startswith(wanted)] for key in found)
-        return [(key, max(share)) for key, share in zip(found, shares, strict=True) if share]
+        keys = self._find_keys(rows, (start, start + LAST_CHARACTER, limit))
+        shares = ([len(start) / len(form) for form in name_forms(key[1]) if form.startswith(start)] for key in keys)
+        return [(key, max(share)) for key, share in zip(keys, shares, strict=True) if share]
 
     def find_similar(self, texts: Iterable[str]) -> Scored:
         """Return documents with similar names, or names that contain one of the texts, with a similarity up to 1."""
         best: dict[Key, float] = {}
         for text in texts:
-            wanted = squeeze(text)
-            if len(wanted) >= MIN_TYPO_LENGTH:
-                for key in self._read(partial(self._find_similar, text, wanted)):
-                    best[key] = max(best.get(key, 0.0), _compare_names(wanted, key[1]))
+            form = squeeze(text)
+            if len(form) >= MIN_TYPO_LENGTH:
+                for key in self._read(partial(self._find_similar, text, form)):
+                    best[key] = max(best.get(key, 0.0), _compare_names(form, key[1]))
         return [(key, similarity) for key, similarity in best.items() if similarity]
 
-    def _find_similar(self, text: str, wanted: str, db: sqlite3.Connection) -> list[Key]:
+    def _find_similar(self, text: str, form: str, db: sqlite3.Connection) -> list[Key]:
         """Return candidates: names that share most trigrams with the wanted one, or have its words, corrected."""
-        starts = range(0, len(wanted) - 2, max(1, len(wanted) // MAX_TRIGRAMS))
-        parts = sorted({wanted[at : at + 3] for at in starts})
+        starts = range(0, len(form) - 2, max(1, len(form) // MAX_TRIGRAMS))
+        parts = sorted({form[at : at + 3] for at in starts})
         query = "select rowid from forms(?) limit ?"
-        found = [db.execute(query, (f'"{part}"', MAX_TRIGRAM_DOCUMENTS)).fetchall() for part in parts]
-        shared = Counter(number for rows in found if len(rows) < MAX_TRIGRAM_DOCUMENTS for (number,) in rows)
+        matches = [db.execute(query, (f'"{part}"', MAX_TRIGRAM_DOCUMENTS)).fetchall() for part in parts]
+        shared = Counter(number for rows in matches if len(rows) < MAX_TRIGRAM_DOCUMENTS for (number,) in rows)
         numbers = [number for number, _ in shared.most_common(MAX_SIMILAR)]
         numbers += self._find_corrected(drop_stop_words(plain(text)), db)
         return list(self._get_keys(db, list(dict.fromkeys(numbers))).values())
 
-    def _find_corrected(self, wanted: Sequence[str], db: sqlite3.Connection) -> list[int]:
+    def _find_corrected(self, query_words: Sequence[str], db: sqlite3.Connection) -> list[int]:
         """Return documents that have each word, or a word that is similar to it."""
-        groups = [set(load_stemmer().stem([word, *find_similar_words(db, word)])) for word in wanted]
+        groups = [set(load_stemmer().stem([word, *find_similar_words(db, word)])) for word in query_words]
         weights = {stem: 1.0 / len(group) for group in groups for stem in sorted(group)}
-        known = _count(db, list(weights))
-        if not all(known.keys() & group for group in groups):
+        counts = _count(db, list(weights))
+        if not all(counts.keys() & group for group in groups):
             return []
-        return _find_by_terms(db, {stem: weights[stem] for stem in known}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES)
+        return _find_by_terms(db, {stem: weights[stem] for stem in counts}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES)
 
     def find(self, rarities: Mapping[str, float], vector: Vector, limit: int) -> list[Candidate]:
         """Return candidates by words and by meaning. `rarities` are those of all readers."""
@@ -113,8 +113,8 @@ class IndexReader:
             numbers = [*_find_by_terms(db, rarities, limit), *near]
             return self._read_candidates(db, list(dict.fromkeys(numbers)), rarities, vector)
 
-        found: list[Candidate] = self._read(work)
-        return found
+        candidates: list[Candidate] = self._read(work)
+        return candidates
 
     def _find_by_meaning(self, query: Vector) -> list[int]:
         """Return the rows that may have the nearest meaning, if this reader has few enough documents in memory."""
@@ -130,11 +130,11 @@ class IndexReader:
         keys = self._get_keys(db, numbers)
         marks = ", ".join("?" * len(keys))
         query = f"select number, terms, impacts, meaning from passages where number in ({marks})"  # noqa: S608 - marks
-        found = []
+        candidates = []
         for number, terms, impacts, meaning in db.execute(query, list(keys)):
             score, has_all = score_words(rarities, dict(zip(terms.split(" "), impacts, strict=False)))
-            found.append(Candidate(number, keys[number], score, compare(vector, meaning), has_all))
-        return found
+            candidates.append(Candidate(number, keys[number], score, compare(vector, meaning), has_all))
+        return candidates
 
     def _find_keys(self, query: str, values: Sequence[object]) -> list[Key]:
         def work(db: sqlite3.Connection) -> Mapping[int, Key]:
@@ -149,10 +149,10 @@ def _count(db: sqlite3.Connection, terms: Sequence[str]) -> dict[str, int]:
     return dict(db.execute(query, terms).fetchall())
 
 
-def has_words(name: str, wanted: Iterable[set[str]]) -> bool:
+def has_words(name: str, groups: Iterable[set[str]]) -> bool:
     """Return whether a name has at least one stem of each group."""
     stems = set(load_stemmer().stem(words(name)))
-    return all(not stems.isdisjoint(group) for group in wanted)
+    return all(not stems.isdisjoint(group) for group in groups)
 
 
 def _find_by_terms(
@@ -185,11 +185,11 @@ def _read_meanings(db: sqlite3.Connection) -> NearestVectors:
     return NearestVectors(rows)
 
 
-def _compare_names(wanted: str, name: str) -> float:
+def _compare_names(query: str, name: str) -> float:
     from rapidfuzz import fuzz
 
     forms = name_forms(name)
-    best = max((fuzz.ratio(wanted, form, score_cutoff=100 * MIN_SIMILARITY) / 100 for form in forms), default=0.0)
+    best = max((fuzz.ratio(query, form, score_cutoff=100 * MIN_SIMILARITY) / 100 for form in forms), default=0.0)
     if best:
         return best
-    return MIN_SIMILARITY if any(wanted in form for form in forms) else 0.0
+    return MIN_SIMILARITY if any(query in form for form in forms) else 0.0

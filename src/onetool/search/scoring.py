@@ -40,9 +40,9 @@ def compute_rarity(size: int, count: int) -> float:
 
 def score_words(rarities: Mapping[str, float], impacts: Mapping[str, int]) -> tuple[float, bool]:
     """Return the score of a document, and whether it has all terms."""
-    found = [term for term in rarities if term in impacts]
-    score = sum([rarities[term] * impacts[term] for term in found])
-    coverage = len(found) / max(1, len(rarities))
+    terms = [term for term in rarities if term in impacts]
+    score = sum([rarities[term] * impacts[term] for term in terms])
+    coverage = len(terms) / max(1, len(rarities))
     return score * (1 + COVERAGE_EFFECT * coverage) / (1 + COVERAGE_EFFECT), coverage == 1
 
 

@@ -137,9 +137,9 @@ def snippet_document(name: str, snippet: Snippet) -> SearchDocument:
 
 def _tool_names_by_pack(tools: Iterable[Tool]) -> dict[str, str]:
     """Return the tool names of each pack, as written in code."""
-    found: dict[str, list[str]] = {}
+    names_by_pack: dict[str, list[str]] = {}
     for tool in tools:
         pack, _, name = python_name(tool.name).rpartition(".")
         if pack:
-            found.setdefault(pack, []).append(name)
-    return {pack: " ".join(names) for pack, names in found.items()}
+            names_by_pack.setdefault(pack, []).append(name)
+    return {pack: " ".join(names) for pack, names in names_by_pack.items()}

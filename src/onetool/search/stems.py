@@ -39,9 +39,9 @@ class Stemmer:
         unknown = sorted(set(words).difference(self._stems))
         self._database.execute("begin")
         self._database.executemany("insert into words (rowid, word) values (?, ?)", enumerate(unknown))
-        found = dict(self._database.execute("select doc, term from stems"))
+        stems = dict(self._database.execute("select doc, term from stems"))
         self._database.execute("rollback")
-        self._stems |= {word: found.get(place, word) for place, word in enumerate(unknown)}
+        self._stems |= {word: stems.get(place, word) for place, word in enumerate(unknown)}
 
 
 @cache

@@ -47,13 +47,13 @@ class WordVectors:
     def encode_query(self, text: str) -> Vector:
         return self._add_words(split_names(text))
 
-    def _add_words(self, found: list[str]) -> list[float]:
+    def _add_words(self, text_words: list[str]) -> list[float]:
         places = self._places
-        named = (word if word in places else strip_negation(word) for word in drop_stop_words(found))
-        known = [word for word in named if word in places][:MAX_WORDS]
-        total = sum(map(self._read_lanes, known))
+        named = (word if word in places else strip_negation(word) for word in drop_stop_words(text_words))
+        vector_words = [word for word in named if word in places][:MAX_WORDS]
+        total = sum(map(self._read_lanes, vector_words))
         lanes = memoryview(total.to_bytes(DIMENSIONS * LANE_BYTES, "little")).cast("I")
-        return _normalize([lane - len(known) * OFFSET for lane in lanes])
+        return _normalize([lane - len(vector_words) * OFFSET for lane in lanes])
 
     def _read_lanes(self, word: str) -> int:
         """Return the vector of a word as an integer with one lane for each dimension."""
@@ -80,13 +80,13 @@ class NearestVectors:
 
     def find(self, query: Vector, limit: int) -> list[int]:
         """Return about `limit` documents that may be the nearest, at most twice as many."""
-        wanted = int("".join("01"[value < 0] for value in query), 2)
-        distances = bytes([(signs ^ wanted).bit_count() for signs in self._signs])
-        found = 0
+        query_signs = int("".join("01"[value < 0] for value in query), 2)
+        distances = bytes([(signs ^ query_signs).bit_count() for signs in self._signs])
+        count = 0
         farthest = -1
-        while found < min(limit, len(distances)):
+        while count < min(limit, len(distances)):
             farthest += 1
-            found += distances.count(farthest)
+            count += distances.count(farthest)
         near = [place for place, distance in enumerate(distances) if distance < farthest]
         ties = (place for place, distance in enumerate(distances) if distance == farthest)
         return [self._numbers[place] for place in (*near, *islice(ties, limit))]

@@ -79,8 +79,8 @@ def words(text: str) -> list[str]:
     apart = HUMP.sub(" ", text)
     if len(apart) == len(text):
         return whole
-    known = set(whole)
-    return whole + [word for word in plain(apart) if word not in known]
+    whole_words = set(whole)
+    return whole + [word for word in plain(apart) if word not in whole_words]
 
 
 def squeeze(text: str) -> str:
@@ -88,9 +88,9 @@ def squeeze(text: str) -> str:
     return "".join(plain(text))
 
 
-def drop_stop_words(found: Iterable[str]) -> list[str]:
+def drop_stop_words(text_words: Iterable[str]) -> list[str]:
     """Return the words without stop words and numbers, unless there is nothing else."""
-    listed = list(found)
+    listed = list(text_words)
     return [word for word in listed if word not in STOP and not word.isdecimal()] or listed
 
 
@@ -119,8 +119,8 @@ def _count_words(text: str) -> int:
 
 def strip_negation(word: str) -> str:
     """Return the word without a negation: `uncommitted` yields `committed`. Return other words unchanged."""
-    found = NEGATION.match(word)
-    return word[found.end() :] if found else word
+    match = NEGATION.match(word)
+    return word[match.end() :] if match else word
 
 
 def may_be_misspelled(word: str) -> bool:

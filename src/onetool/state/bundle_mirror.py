@@ -119,8 +119,8 @@ class BundleMirror(BundleDirectory):
 
     def _pull(self, transaction: Statements, journal: WriteJournal) -> list[str]:
         """Bring the copy up to date, and return the files whose rows are not authentic. They are not in the copy."""
-        found = transaction.execute(GENERATION).fetchone()
-        generation = int(found[0]) if found else 0
+        row = transaction.execute(GENERATION).fetchone()
+        generation = int(row[0]) if row else 0
         state = self._read_state()
         if state == CopyState(generation, []):
             return []

@@ -47,12 +47,12 @@ def _parse_headers(headers: Iterable[str]) -> dict[str, str]:
             raise invalid(f"invalid header {quote(name, 60)} (expected a header like 'X-Version: 2')")
         try:
             check_headers({name: value})
-            found = list_placeholders(parse(value))
+            placeholders = list_placeholders(parse(value))
         except ValueError as error:
             raise invalid(f"invalid header {quote(name, 60)}: {error}") from None
-        if argument := next((placeholder for placeholder in found if not placeholder.is_secret), None):
+        if argument := next((placeholder for placeholder in placeholders if not placeholder.is_secret), None):
             raise invalid(f"invalid header {quote(name, 60)}: {argument} is not a secret (expected ${{secret:NAME}})")
-        if is_secret_name(name, or_key=True) and not found:
+        if is_secret_name(name, or_key=True) and not placeholders:
             raise invalid(
                 f"header {quote(name, 60)} contains a credential; run `onetool secret set NAME`, "
                 f"and write '{name}: ${{secret:NAME}}'"

@@ -44,31 +44,31 @@ class SchemaTranslator:
 
     def translate(self, schema: Any) -> JSON:
         """Return the translated schema with a resolved top level. Inner references point to `$defs`."""
-        found = self.references.follow(schema)
-        if found is schema or not isinstance(found, dict):
-            return self._translate(found, _Budget(MAX_NODES))
+        target = self.references.follow(schema)
+        if target is schema or not isinstance(target, dict):
+            return self._translate(target, _Budget(MAX_NODES))
         overrides = {key: schema[key] for key in ("description", "nullable") if key in schema}
         if overrides:
-            return self._translate({**found, **overrides}, _Budget(MAX_NODES))
-        return self._get_definition(self._claim_name(schema["$ref"], found))
+            return self._translate({**target, **overrides}, _Budget(MAX_NODES))
+        return self._get_definition(self._claim_name(schema["$ref"], target))
 
     def collect_definitions(self, schemas: Iterable[Any]) -> JSON:
         """Return all definitions to which these schemas refer, the nearest first."""
-        found: JSON = {}
+        definitions: JSON = {}
         budget = MAX_NODES
         roots = list(schemas)
         self.spend(sum(1 for schema in roots for _ in _iterate_nodes(schema)))
         names = [name for schema in roots for name in self._find_definition_names(schema)]
         while names:
             next_names: list[str] = []
-            for name in (name for name in dict.fromkeys(names) if name not in found):
+            for name in (name for name in dict.fromkeys(names) if name not in definitions):
                 definition = self._get_definition(name)
                 budget -= self._node_counts[name]
                 self.spend(1 + max(0, min(budget, self._node_counts[name])))
-                found[name] = definition if budget >= 0 else _summarize(definition)
-                next_names += self._find_definition_names(found[name])
+                definitions[name] = definition if budget >= 0 else _summarize(definition)
+                next_names += self._find_definition_names(definitions[name])
             names = next_names
-        return found
+        return definitions
 
     def resolve(self, schema: JSON) -> JSON:
         """Resolve a translated schema that is only a reference to a definition."""
@@ -81,21 +81,21 @@ class SchemaTranslator:
 
     def find_members(self, schema: JSON) -> tuple[JSON, list[str]] | None:
         """Return properties and required names of an object, or of the first object among alternatives."""
-        found = (part for part in self.list_branches(schema) if part.get("properties"))
-        return next(((part["properties"], part.get("required", [])) for part in found), None)
+        objects = (part for part in self.list_branches(schema) if part.get("properties"))
+        return next(((part["properties"], part.get("required", [])) for part in objects), None)
 
     def list_branches(self, schema: JSON, keys: Iterable[str] = ("anyOf", "oneOf", "allOf")) -> list[JSON]:
         """Return the schema and the subschemas of these keywords, each once, up to a limit."""
-        found: list[JSON] = []
+        branches: list[JSON] = []
         seen: set[int] = set()
         pending = [schema]
-        while pending and len(found) < MAX_BRANCHES:
+        while pending and len(branches) < MAX_BRANCHES:
             part = self.resolve(pending.pop(0))
             if id(part) not in seen:
                 seen.add(id(part))
-                found.append(part)
+                branches.append(part)
                 pending += [branch for key in keys for branch in part.get(key, ())][:MAX_BRANCHES]
-        return found
+        return branches
 
     def _get_definition(self, name: str) -> JSON:
         if name not in self._definitions:
@@ -104,8 +104,8 @@ class SchemaTranslator:
         return self._definitions[name]
 
     def _find_definition_names(self, schema: Any) -> list[str]:
-        found = (node.get("$ref") for node in _iterate_nodes(schema))
-        links = (link for link in found if isinstance(link, str) and link.startswith("#/$defs/"))
+        references = (node.get("$ref") for node in _iterate_nodes(schema))
+        links = (link for link in references if isinstance(link, str) and link.startswith("#/$defs/"))
         return [name for link in links if (name := link.removeprefix("#/$defs/")) in self._targets]
 
     def spend(self, nodes: int) -> None:

@@ -83,8 +83,8 @@ def _convert_form(parameters: list[JsonMapping], consumes: list[str]) -> JsonObj
     if not fields:
         return None
     has_file = any(parameter.get("type") == "file" for parameter in fields)
-    wanted = "multipart/" if has_file else "form"
-    media_types = [media_type for media_type in consumes if wanted in media_type] or [
+    kind = "multipart/" if has_file else "form"
+    media_types = [media_type for media_type in consumes if kind in media_type] or [
         "multipart/form-data" if has_file else _FORM
     ]
     converted = {as_text(parameter.get("name")): _convert_parameter(parameter) for parameter in fields}
