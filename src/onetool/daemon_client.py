@@ -43,15 +43,22 @@ BACKLOG = 128
 CONFIRMATION = b"\n"  # after the reply to a command: without it, the daemon does not execute the command
 LISTENER = 3  # the descriptor of the listening socket in a new daemon
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
-FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
+FAILED = 1
+INTERRUPTED = 130
+TERMINATED = 143
 CONNECTION_CLOSED = -32000  # the error code that the SDKs use
-PING, PONG = b'{"onetool":"ping"}', b'{"onetool":"pong"}'  # asks whether the daemon responds; its answer
+# asks whether the daemon responds; its answer
+PING = b'{"onetool":"ping"}'
+PONG = b'{"onetool":"pong"}'
 STOPPED = b'{"onetool":"stopped"}'  # the last line of a daemon that stops on request
 DISCONNECTED = b'{"onetool":"disconnected"}'  # the last line for a client that a person disconnects
-INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
+INITIALIZE = "initialize"
+CANCELLED = "notifications/cancelled"
 HANDSHAKE = (INITIALIZE, "notifications/initialized", "logging/setLevel")
 MAX_LINE_BYTES = 17 << 20  # a bit more than the daemon accepts
-RESPONSE, RESULT, ERROR = b'{"jsonrpc":"2.0","id":', b',"result":', b',"error":'
+RESPONSE = b'{"jsonrpc":"2.0","id":'
+RESULT = b',"result":'
+ERROR = b',"error":'
 LOST = "the shared server ended before it answered; the request may have been carried out"
 UNRESPONSIVE = "the shared server does not respond"
 STOP_HINT = "Hint: end the shared server with `onetool daemon stop`"
@@ -149,7 +156,8 @@ def list_socket_directories(environment: "Mapping[str, str]") -> list[str]:
     """Return the directories in which the socket may be, the preferred one first. Windows has no daemon."""
     if sys.platform == "win32":
         return []
-    runtime, temporary = environment.get("XDG_RUNTIME_DIR", ""), environment.get("TMPDIR", "")
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    temporary = environment.get("TMPDIR", "")
     fallback = f"{temporary if temporary.startswith('/') else '/tmp'}/onetool-{os.getuid()}"  # noqa: S108
     return [f"{runtime}/onetool", fallback] if runtime.startswith("/") else [fallback]
 
@@ -265,7 +273,8 @@ def _become_daemon(listener: int, path: str) -> None:
     home = os.path.expanduser("~")  # noqa: PTH111
     os.umask(0o077)
     os.chdir("/")
-    nothing, log = os.open(os.devnull, os.O_RDWR), _open_log(home)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    log = _open_log(home)
     os.dup2(listener, LISTENER + 1)  # first out of the way of the three standard descriptors
     for number, descriptor in enumerate((nothing, log, log)):
         os.dup2(descriptor, number)
@@ -331,7 +340,8 @@ def _open(
 
     Raise TimeoutError if the daemon does not respond.
     """
-    path, started = find_socket(), time.monotonic()
+    path = find_socket()
+    started = time.monotonic()
     for _ in range(MAX_ATTEMPTS if path else 0):
         assert path is not None
         connection = connection or (_connect_or_start(path) if start else _connect(path))
@@ -512,7 +522,8 @@ class Bridge:
         self._generation = 0  # the number of daemons that ended
         self._has_ended = self._is_stopped = False  # the input; the daemon, on purpose
         self._is_disconnected = self._is_silent = False
-        self._wake, self._is_waiting = allocate_lock(), False
+        self._wake = allocate_lock()
+        self._is_waiting = False
         self._wake.acquire()
 
     def connect(self) -> bool:
@@ -549,17 +560,20 @@ class Bridge:
 
     def copy_input(self) -> None:
         """Send each line to the daemon until the input ends."""
-        line, is_long = bytearray(), False
+        line = bytearray()
+        is_long = False
         while chunk := _read(0):
             *ends, start = chunk.split(b"\n")
             for end in ends:
                 line += end + b"\n"
                 self._send(bytes(line), is_tracked=not is_long)
-                line, is_long = bytearray(), False
+                line = bytearray()
+                is_long = False
             line += start
             if len(line) > MAX_LINE_BYTES:  # the daemon rejects it
                 self._send(bytes(line), is_tracked=False)
-                line, is_long = bytearray(), True
+                line = bytearray()
+                is_long = True
         with self._lock:
             self._has_ended = True
             if self._connection is not None:
@@ -667,7 +681,8 @@ class Bridge:
             self._unread += chunk
             return
         whole, _, rest = chunk.rpartition(b"\n")
-        lines, self._unread = (self._unread + whole).split(b"\n"), rest
+        lines = (self._unread + whole).split(b"\n")
+        self._unread = rest
         if lines[-1] in {STOPPED, DISCONNECTED}:
             self._is_disconnected = lines.pop() == DISCONNECTED
             self._is_stopped = True
@@ -707,7 +722,8 @@ class Bridge:
         """Answer the requests in flight with an error. Connect to a new daemon at once, or later if it was stopped."""
         with self._lock:
             connection.close()
-            self._connection, self._unread = None, b""
+            self._connection = None
+            self._unread = b""
             self._is_silent = error is SILENCE
             error = DISCONNECTION if self._is_disconnected else error
             messages = self._take_lost(error, kept="" if self._is_disconnected else INITIALIZE)
