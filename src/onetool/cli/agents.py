@@ -1,6 +1,6 @@
 """Show agents and what they may call, and change their settings."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
@@ -22,7 +22,7 @@ EXIT_STATUS = {"allow": 0, "ask": 3, "deny": 1}
 SECTION = "agents"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = commands.add_parser("list", help="List agents and their permissions")
     add_json(listing)
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_edit_options(action, chooses_file=True)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     if options.action == "check":
         return _check(options)
     with SettingsCommand(options) as command:
@@ -73,7 +73,7 @@ def _describe(name: str, agent: "Agent") -> JsonObject:
     return {"name": name, **agent.model_dump(mode="json", exclude_none=True)}
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(options: Namespace) -> int:
     try:
         call = parse_call(options.call)
     except ArgumentError as error:
@@ -97,7 +97,7 @@ def _check(options: argparse.Namespace) -> int:
 # --- editing ---------------------------------------------------------------------------------------------------------
 
 
-def _edit(command: SettingsCommand, options: argparse.Namespace) -> int:
+def _edit(command: SettingsCommand, options: Namespace) -> int:
     from onetool.editing.planned_edit import ItemChange
 
     def plan(editor: "SettingsEditor") -> "PlannedEdit":

@@ -3,7 +3,7 @@
 Ctrl+C and SIGTERM cancel the work, so that everything is closed however the command ends.
 """
 
-import argparse
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Work = Callable[["OneTool"], Awaitable[T]]
-Execute = Callable[["OneTool", argparse.Namespace, CommandOutput], Awaitable[int]]
+Execute = Callable[["OneTool", Namespace, CommandOutput], Awaitable[int]]
 
 
-def run_with_app(options: argparse.Namespace, work: Work[T]) -> T:
+def run_with_app(options: Namespace, work: Work[T]) -> T:
     """Run a coroutine function with OneTool, even if the settings are invalid."""
     from onetool.app import OneTool
 
@@ -30,12 +30,12 @@ def run_with_app(options: argparse.Namespace, work: Work[T]) -> T:
     return run_cancellable(open_and_work)
 
 
-def run_here(options: argparse.Namespace, execute: Execute) -> int:
+def run_here(options: Namespace, execute: Execute) -> int:
     """Execute a command in this process and print to its standard streams. `onetool.cli.remote` is the other way."""
     return run_with_app(options, lambda app: execute(app, options, CommandOutput()))
 
 
-def run_with_settings(options: argparse.Namespace, work: Work[T]) -> T:
+def run_with_settings(options: Namespace, work: Work[T]) -> T:
     """Run a coroutine function with OneTool; raise if the settings are invalid and print notices to standard error."""
 
     async def check_and_work(app: "OneTool") -> T:

@@ -1,6 +1,6 @@
 """List calls that wait for approval."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.approver import SHORT_ID_CHARS, describe_call, open_journal
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from onetool.runs.views import Waiting
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.runs.views import list_waiting
 
     with open_journal(options) as journal:

@@ -3,9 +3,9 @@
 Servers may run meanwhile. `onetool backup restore FILE` writes the files of an archive, and replaces nothing.
 """
 
-import argparse
 import os
 import time
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ RESTORE = "restore"
 MAX_NAMES = 5
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.usage = "onetool backup [FILE] [--secrets] [--json]\n       onetool backup restore FILE [--json]"
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="archive to write (default: onetool-backup-TIME.tar.gz)"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     if options.file == RESTORE:
         return _restore(options)
     if options.archive is not None:
@@ -41,7 +41,7 @@ def main(options: argparse.Namespace) -> int:
     return _save(options)
 
 
-def _save(options: argparse.Namespace) -> int:
+def _save(options: Namespace) -> int:
     from onetool.cli.backup_archive import write_archive
     from onetool.config.load import load
     from onetool.state.opening import open_state
@@ -82,7 +82,7 @@ def _list_names(names: tuple[str, ...]) -> str:
     return ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
 
 
-def _restore(options: argparse.Namespace) -> int:
+def _restore(options: Namespace) -> int:
     from onetool.cli.backup_archive import restore_archive
     from onetool.util.running_servers import list_servers
 

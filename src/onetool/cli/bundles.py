@@ -1,7 +1,7 @@
 """Manage bundles of HTTP tools. Running servers see changes at once."""
 
-import argparse
 import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -27,7 +27,7 @@ MAX_DESCRIPTION_LENGTH = 80
 WHAT = "SLUG[.TOOL[@VERSION]]"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="List enabled bundles (the default action)")
     export = actions.add_parser("export", help="Export a bundle to a ZIP archive")
@@ -56,11 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_json(action)
     parser.set_defaults(all=False)
     for action in (parser, listing):
-        action.add_argument("--all", action="store_true", default=argparse.SUPPRESS, help="include disabled bundles")
+        action.add_argument("--all", action="store_true", default=SUPPRESS, help="include disabled bundles")
     add_json(parser, listing, export, import_)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     if options.action == "import":
         from onetool.cli import import_bundle
 
@@ -113,7 +113,7 @@ class Row:
         return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
 
 
-def _list(app: "OneTool", options: argparse.Namespace) -> int:
+def _list(app: "OneTool", options: Namespace) -> int:
     bundles = sorted(app.bundles.list_bundles(), key=lambda one: one.slug)
     list_bundle_tools = app.bundles.store.list_bundle_tools
     rows = [Row(bundle, [app.bundles.apply_state(tool) for tool in list_bundle_tools(bundle.id)]) for bundle in bundles]
@@ -134,7 +134,7 @@ def _list(app: "OneTool", options: argparse.Namespace) -> int:
 # --- export --------------------------------------------------------------------------------------------------------
 
 
-def _export(app: "OneTool", options: argparse.Namespace) -> int:
+def _export(app: "OneTool", options: Namespace) -> int:
     from onetool.bundles import archive
 
     bundle = _bundle(app, options.slug)
@@ -172,7 +172,7 @@ def _export(app: "OneTool", options: argparse.Namespace) -> int:
 # --- delete --------------------------------------------------------------------------------------------------------
 
 
-def _confirm_and_delete(options: argparse.Namespace) -> int:
+def _confirm_and_delete(options: Namespace) -> int:
     """Delete after confirmation. OneTool is closed while it waits for the answer, so that nothing stays locked."""
     slug, tool, version = _split_name(options.what)
 
@@ -201,7 +201,7 @@ def _confirm_and_delete(options: argparse.Namespace) -> int:
     return 0
 
 
-def _confirm(what: str, options: argparse.Namespace) -> None:
+def _confirm(what: str, options: Namespace) -> None:
     if options.yes:
         return
     if not is_terminal(sys.stdin):
@@ -234,7 +234,7 @@ def _record(app: "OneTool", action: str, names: list[str]) -> None:
 # --- enable and disable --------------------------------------------------------------------------------------------
 
 
-def _set_enabled(app: "OneTool", options: argparse.Namespace) -> int:
+def _set_enabled(app: "OneTool", options: Namespace) -> int:
     from onetool.bundles.owner_marks import list_marks
 
     on = options.action == "enable"

@@ -1,7 +1,7 @@
 """Call a tool and print its result as JSON."""
 
-import argparse
 import json
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the tool, such as machine.disk")
     parser.add_argument(
         "arguments",
@@ -40,12 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, text="print errors as JSON: {ok, error}")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     _split_arguments(options)  # report usage errors before anything is opened
     return run_here(options, execute)
 
 
-async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     texts = _split_arguments(options)
     approver = find_terminal_approver(app, options.agent, output)
     check_settings(app, output)
@@ -71,7 +71,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     return 0
 
 
-def _split_arguments(options: argparse.Namespace) -> dict[str, str]:
+def _split_arguments(options: Namespace) -> dict[str, str]:
     texts: dict[str, str] = {}
     for argument in options.arguments:
         key, equals, text = argument.partition("=")

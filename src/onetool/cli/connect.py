@@ -1,10 +1,10 @@
 """Print the configuration that connects an assistant to OneTool, or write it with --write."""
 
-import argparse
 import json
 import os
 import shlex
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -43,7 +43,7 @@ class ConnectPlan:
         return self.text != self.before.text
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("client", choices=CLIENTS, metavar="CLIENT", help=f"assistant to connect: {', '.join(CLIENTS)}")
     parser.add_argument(
         "--write", action="store_true", help="write the entry to the configuration file and keep a .bak copy"
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     start = _launch(options.command, is_shared=options.project)
     plan = make_plan(CLIENTS[options.client], current_machine(), start, options)
     # The context lines of a diff may contain secrets of other servers.
@@ -116,7 +116,7 @@ def next_step(machine: Machine, question: str, client: str = "") -> str:
     return f'Connect your assistant: onetool connect {first} --write. Restart it, then ask it: "{question}"'
 
 
-def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: argparse.Namespace) -> ConnectPlan:
+def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: Namespace) -> ConnectPlan:
     file = client.locate_file(machine, project=options.project)
     if options.project and not paths.is_inside(file, machine.working_dir):
         hint = "replace the symbolic link with a file or directory"
@@ -187,7 +187,7 @@ def _snippet(plan: ConnectPlan) -> str:
     return json.dumps({key: {name: plan.entry}}, indent=2, ensure_ascii=False)
 
 
-def _to_json(plan: ConnectPlan, options: argparse.Namespace, diff: str, backup: Path | None) -> dict[str, Any]:
+def _to_json(plan: ConnectPlan, options: Namespace, diff: str, backup: Path | None) -> dict[str, Any]:
     return {
         "client": plan.client.name,
         "scope": "project" if options.project else "user",
@@ -204,13 +204,13 @@ def _to_json(plan: ConnectPlan, options: argparse.Namespace, diff: str, backup: 
     }
 
 
-def _render_text(plan: ConnectPlan, options: argparse.Namespace, diff: str, backup: Path | None) -> str:
+def _render_text(plan: ConnectPlan, options: Namespace, diff: str, backup: Path | None) -> str:
     body = _describe_change(plan, diff, backup) if options.write else _describe_entry(plan, options)
     last = f'Restart {plan.client.title}, then ask it: "{QUESTION}"'
     return "\n".join([*body, *(f"Note: {note}" for note in plan.notes), "", last])
 
 
-def _describe_entry(plan: ConnectPlan, options: argparse.Namespace) -> list[str]:
+def _describe_entry(plan: ConnectPlan, options: Namespace) -> list[str]:
     scope = "this directory" if options.project else "all directories"
     state = "" if plan.before.raw is not None else " (new file)"
     again = f"onetool connect {plan.client.name}{' --project' if options.project else ''} --write"

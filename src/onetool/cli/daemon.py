@@ -1,12 +1,12 @@
 """Manage the server that all your clients share. It starts with the first client over stdio."""
 
-import argparse
 import contextlib
 import os
 import select
 import signal
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ NOT_RUNNING = "No shared server is running. An assistant that starts `onetool` s
 EMPTY_STATUS: JsonObject = {"pid": None, "version": None, "clients": [], "applications": []}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     status = actions.add_parser("status", help="Show the shared server, its clients and its applications")
     add_json(status)
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_argument("-f", "--follow", action="store_true", help="print new lines until interrupted")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     if options.action == "logs":
         return _show_log(options)
     if options.action == "status":
@@ -184,7 +184,7 @@ def _listens(process: Path, targets: set[str]) -> bool:
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
-def _show_log(options: argparse.Namespace) -> int:
+def _show_log(options: Namespace) -> int:
     if options.lines < 0:
         options.usage_error(f"invalid number of lines {options.lines} (expected 0 or more)")
     path = Path.home() / LOG_FILE

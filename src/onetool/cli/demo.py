@@ -3,7 +3,6 @@
 The demonstration uses a temporary directory, which is removed at the end.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -11,6 +10,7 @@ import re
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -144,11 +144,11 @@ STEPS = (
 # --- the runs --------------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser, text="print the complete results as JSON")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     with SignalHandler() as signals:
         try:
             with create_environment() as environment:

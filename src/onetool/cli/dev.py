@@ -4,8 +4,8 @@ PACK is the name of a pack or its file, which need not be in a directory of pack
 its tests are watched until Ctrl+C. At each change, only help texts that changed are printed.
 """
 
-import argparse
 import asyncio
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.options import add_effects
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
     parser.add_argument("--once", action="store_true", help="do not watch; the exit status is 1 if anything failed")
     add_effects(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.cli.pack_session import run_with_pack
 
     async def develop(app: "OneTool", file: "Path") -> int:

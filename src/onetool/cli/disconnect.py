@@ -4,7 +4,7 @@ A disconnected assistant gets an error for each request in flight, and its conne
 unknown from then on; a client with a valid token may open a new one.
 """
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from onetool.cli.options import add_json, find_command_directories, print_json
@@ -18,12 +18,12 @@ from onetool_child.json_types import JsonObject
 HEADINGS = ("client", "name", "kind", "agent", "since", "last call", "process", "directory or URL")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", nargs="?", help="id of the client, its process, or its name")
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     user = find_command_directories(options).user
     clients = [*_list_local(), *_list_http(user)]
     if options.client is None:

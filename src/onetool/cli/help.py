@@ -1,6 +1,6 @@
 """Show help for a tool, a pack or an alias, or search for tools."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_here
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "query",
         nargs="*",
@@ -23,11 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     return run_here(options, execute)
 
 
-async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     def to_text(text: str) -> str:
         return render({"help": text}, "json") if options.json else text
 

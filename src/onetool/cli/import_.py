@@ -6,10 +6,10 @@ as the .mcp.json of a project, the command shows the programs and asks. In a scr
 FILE`, or run `onetool trust FILE` before.
 """
 
-import argparse
 import os
 import shlex
 import sys
+from argparse import ArgumentParser, Namespace
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ class ImportPlan:
     secrets_text: str
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     known = ", ".join(CLIENTS)
     kinds = "an OpenAPI document, the ZIP archive of a bundle, an assistant's configuration file"
     parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     path = None if options.source in CLIENTS else paths.resolve_path(options.source, Path.cwd(), Path.home())
     if path is not None and path.is_file():
         from onetool.bundles.importer import is_bundle
@@ -98,7 +98,7 @@ def main(options: argparse.Namespace) -> int:
     return _import_servers(options)
 
 
-def _import_servers(options: argparse.Namespace) -> int:
+def _import_servers(options: Namespace) -> int:
     is_update = options.update or options.replace_edits or options.disable_removed
     if options.name or options.server or options.auth or options.header or options.write or is_update:
         options.usage_error(
@@ -144,7 +144,7 @@ def _needs_trust(directory: Path, directories: paths.Directories) -> bool:
     return not (is_users or is_new or directories.config_file) and not is_trusted(directory, directories.user, {})
 
 
-def _import_to_store(options: argparse.Namespace, found: list[ClientServers]) -> int:
+def _import_to_store(options: Namespace, found: list[ClientServers]) -> int:
     """Add the servers to the settings that replicas share."""
     from onetool.cli.settings_changes import SettingsCommand
 
@@ -261,7 +261,7 @@ def _to_json(plan: ImportPlan, diff: str, done: list[str]) -> JsonObject:
     }
 
 
-def _render_text(plan: ImportPlan, diff: str, done: list[str], options: argparse.Namespace) -> str:
+def _render_text(plan: ImportPlan, diff: str, done: list[str], options: Namespace) -> str:
     result = plan.result
     lines = [diff, ""] if result.servers else []
     lines += result.notes

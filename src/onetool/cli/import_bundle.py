@@ -4,10 +4,10 @@
 setting is printed but not written.
 """
 
-import argparse
 import json
 import os
 import shlex
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -97,7 +97,7 @@ def read_content(path: Path) -> bytes:
     return content
 
 
-def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
+def main(options: Namespace, path: Path, content: bytes) -> int:
     try:
         found = read(content, name=options.name, server=options.server, auth=options.auth, headers=options.header or ())
         with blocked_signals():
@@ -126,7 +126,7 @@ def main(options: argparse.Namespace, path: Path, content: bytes) -> int:
     return 0
 
 
-def _target(options: argparse.Namespace) -> tuple[Directories, list[str]]:
+def _target(options: Namespace) -> tuple[Directories, list[str]]:
     """Return the directories to import into, by default `.onetool` of the working directory, and messages."""
     directories = find_command_directories(options)
     if options.user:
@@ -213,7 +213,7 @@ def _write_hosts(report: Report) -> None:
     report.is_written = True
 
 
-def _store_hosts(report: Report, options: argparse.Namespace) -> None:
+def _store_hosts(report: Report, options: Namespace) -> None:
     """Allow the hosts in the settings that replicas share."""
     from onetool.cli.settings_changes import SettingsCommand
     from onetool.editing.planned_edit import ItemChange, PlannedEdit
@@ -231,7 +231,7 @@ def _store_hosts(report: Report, options: argparse.Namespace) -> None:
     report.is_written = True
 
 
-def _allow_secrets(report: Report, options: argparse.Namespace) -> None:
+def _allow_secrets(report: Report, options: Namespace) -> None:
     """Let the tools send secrets that have no value yet. Others may be meant for other servers."""
     from onetool.cli.settings_changes import SettingsCommand
     from onetool.editing.planned_edit import PlannedEdit

@@ -4,9 +4,9 @@ If .onetool/ exists and is not trusted, the command shows its content as `onetoo
 In a terminal, the command asks whether to connect an installed assistant; --yes connects it without asking.
 """
 
-import argparse
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,12 +32,12 @@ Test it:   onetool test hello
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="connect an installed assistant without asking")
     add_json(parser, text="print the written files as JSON, without asking")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     working_dir = connect.current_machine().working_dir
     user = Path.home() / paths.FOLDER
     directory = working_dir / paths.FOLDER
@@ -69,7 +69,7 @@ def _trust(directory: Path, user: Path) -> None:
 # --- assistants ----------------------------------------------------------------------------------------------------
 
 
-def _connect(options: argparse.Namespace) -> int:
+def _connect(options: Namespace) -> int:
     """Offer to connect an assistant that is installed and not connected."""
     machine = connect.current_machine()
     known = {client.name for client in connect.find_connected_clients(machine)}
@@ -85,7 +85,7 @@ def _connect(options: argparse.Namespace) -> int:
         return 0
     print()
     given = {"client": chosen.name, "write": True, "project": False, "folder": None, "command": None, "json": False}
-    return connect.main(argparse.Namespace(**given))
+    return connect.main(Namespace(**given))
 
 
 def _ask_client(clients: "list[Client]") -> "Client | None":

@@ -1,8 +1,8 @@
 """Sign in to an upstream server or an API with OAuth."""
 
-import argparse
 import asyncio
 import sys
+from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onetool.oauth.credential import Identity
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle")
     parser.add_argument("--account", default="", metavar="ACCOUNT", help="account of the server (default: the first)")
     parser.add_argument("--agent", default="default", metavar="AGENT", help="agent to sign in for (default: default)")
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     async def work(app: "OneTool") -> int:
         from onetool.oauth.sign_ins import identify
 
@@ -51,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
     return run_with_settings(options, work)
 
 
-async def _use_callback(app: "OneTool", identity: "Identity", options: argparse.Namespace) -> None:
+async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace) -> None:
     """Sign in with a callback on loopback. The port is chosen first, because the client is registered with it."""
     from onetool.oauth.loopback_callback import LoopbackCallback
     from onetool.oauth.pending import PENDING_SECONDS
@@ -70,13 +70,13 @@ async def _use_callback(app: "OneTool", identity: "Identity", options: argparse.
         await callback.wait(PENDING_SECONDS, lambda problem: print(f"onetool: {problem}", file=sys.stderr))
 
 
-def _show_url(url: str, identity: "Identity", options: argparse.Namespace) -> None:
+def _show_url(url: str, identity: "Identity", options: Namespace) -> None:
     host = urlsplit(url).netloc
     _note(f"Sign in to {identity.label} at {host}:\n\n{url}\n", options)
     _note("If the browser cannot reach this machine, paste the URL of the page it ends at here.", options)
 
 
-async def _use_device(app: "OneTool", identity: "Identity", options: argparse.Namespace) -> None:
+async def _use_device(app: "OneTool", identity: "Identity", options: Namespace) -> None:
     with Progress(f"looking for the authorization server of {identity.label}"):
         codes, credential = await app.sign_ins.begin_device(identity)
     _note(f"To sign in to {identity.label}, open {codes['verification_uri']} and enter the code", options)
@@ -84,7 +84,7 @@ async def _use_device(app: "OneTool", identity: "Identity", options: argparse.Na
     await app.sign_ins.finish_device(identity, codes, credential)
 
 
-def _note(text: str, options: argparse.Namespace) -> None:
+def _note(text: str, options: Namespace) -> None:
     print(text, file=choose_stream(options), flush=True)
 
 

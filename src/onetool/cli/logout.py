@@ -1,6 +1,6 @@
 """Sign out of an upstream server or an API: delete its tokens here and revoke them there."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle")
     parser.add_argument("--account", default=None, metavar="ACCOUNT", help="account of the server (default: all)")
     parser.add_argument("--agent", default=None, metavar="AGENT", help="agent that was signed in for (default: all)")
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     async def work(app: "OneTool") -> int:
         target = await app.find_sign_in_target(options.name)
         if options.account and options.account not in target.accounts:

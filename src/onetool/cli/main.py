@@ -5,9 +5,9 @@ Each command is a module of this package with `add_arguments(parser)` and `main(
 handles errors and exit statuses.
 """
 
-import argparse
 import importlib
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from keyword import iskeyword
 from pathlib import Path
@@ -117,23 +117,23 @@ def _unknown_command(word: str) -> str:
     return f"unknown command {quote(word)}: expected one of {', '.join(COMMANDS)}\nHint: {hint}"
 
 
-def _overview_parser() -> argparse.ArgumentParser:
+def _overview_parser() -> ArgumentParser:
     from onetool.util.version import __version__
 
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="onetool",
         description="An MCP server with one tool, `run`, for Python code that can call all connected tools",
         epilog=f"commands:\n{listed}\n\n{ENDING}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"onetool {__version__}")
     parser.add_argument("command", choices=COMMANDS, nargs="?", metavar="COMMAND")
     return parser
 
 
-def command(name: str) -> tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], int]]:
+def command(name: str) -> tuple[ArgumentParser, Callable[[Namespace], int]]:
     """Return the parser and the main function of a command."""
     module = load_command(name)
     return make_parser(name, module), module.main
@@ -143,9 +143,7 @@ def load_command(name: str) -> ModuleType:
     return importlib.import_module(f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}")
 
 
-def make_parser(
-    name: str, module: ModuleType, parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser
-) -> argparse.ArgumentParser:
+def make_parser(name: str, module: ModuleType, parser_class: type[ArgumentParser] = ArgumentParser) -> ArgumentParser:
     parser = parser_class(prog=f"onetool {name}", description=module.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="path to the settings file")
     parser.set_defaults(json=False)

@@ -1,31 +1,31 @@
 """Options that several commands have, and what they mean."""
 
-import argparse
 import json
 import os
 import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from pathlib import Path
 from typing import TextIO
 
 from onetool.paths import Directories, find_directories
 
 
-def add_json(*parsers: argparse.ArgumentParser, text: str = "print JSON") -> None:
+def add_json(*parsers: ArgumentParser, text: str = "print JSON") -> None:
     """Add `--json`, which may stand before and after the name of an action."""
     for parser in parsers:
-        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=text)
+        parser.add_argument("--json", action="store_true", default=SUPPRESS, help=text)
 
 
-def add_agent(parser: argparse.ArgumentParser) -> None:
+def add_agent(parser: ArgumentParser) -> None:
     text = "agent whose permissions and limits apply (default: default)"
     parser.add_argument("--agent", default="default", metavar="NAME", help=text)
 
 
-def add_effects(parser: argparse.ArgumentParser) -> None:
+def add_effects(parser: ArgumentParser) -> None:
     parser.add_argument("--effects", action="store_true", help="also run what may write, execute or use the network")
 
 
-def add_destination(parser: argparse.ArgumentParser) -> None:
+def add_destination(parser: ArgumentParser) -> None:
     """Add the options that choose where an import goes."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
@@ -33,12 +33,12 @@ def add_destination(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--project", action="store_true", help=text)
 
 
-def find_command_directories(options: argparse.Namespace) -> Directories:
+def find_command_directories(options: Namespace) -> Directories:
     """Return the directories of this process, with the settings file of `--config`."""
     return find_directories(os.environ, Path.cwd(), options.config, Path.home())
 
 
-def choose_stream(options: argparse.Namespace) -> TextIO:
+def choose_stream(options: Namespace) -> TextIO:
     """Return the stream for questions and progress: with `--json`, standard output has only the JSON."""
     return sys.stderr if options.json else sys.stdout
 

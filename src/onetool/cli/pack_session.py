@@ -1,8 +1,8 @@
 """Opens OneTool for one extension pack, named by its name or its file, and checks the pack."""
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -38,7 +38,7 @@ EXPECTED = f"a Python file named <pack>{SUFFIX}.py with a public function for ea
 CREATE = "run `onetool init` to create an example, .onetool/tools/hello/hello_tools.py"
 
 
-def run_with_pack(options: argparse.Namespace, work: Callable[[OneTool, Path], Awaitable[T]]) -> T:
+def run_with_pack(options: Namespace, work: Callable[[OneTool, Path], Awaitable[T]]) -> T:
     """Run a coroutine function with OneTool and the file of the pack; `options.effects` allows more than reading."""
     named = _find_named_file(options.pack)
     directories = find_command_directories(options)

@@ -1,7 +1,7 @@
 """Reload the settings of your running servers and print their responses."""
 
-import argparse
 import time
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ DEFAULT_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=float,
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.util.running_servers import list_servers, request_reload
 
     user = find_command_directories(options).user

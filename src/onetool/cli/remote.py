@@ -4,8 +4,8 @@
 which sends the text to the client. Cancelling it cancels the run or call.
 """
 
-import argparse
 import asyncio
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -69,7 +69,7 @@ async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_
     return status
 
 
-class _RemoteParser(argparse.ArgumentParser):
+class _RemoteParser(ArgumentParser):
     """A parser that never prints or exits."""
 
     def error(self, message: str) -> NoReturn:

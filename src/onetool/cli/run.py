@@ -1,7 +1,7 @@
 """Run Python code that calls tools and print the response that an MCP client would receive."""
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("code", nargs="?", metavar="CODE", help="Python code, or - to read it from standard input")
     parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="file to read the code from")
     add_agent(parser)
@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, text="print the response as JSON: {blocks, is_error}")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     options.code = _read_code(options)
     return run_here(options, execute)
 
 
-async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     from onetool.runner.run_output import ClientChannel, RunOutput
 
     code = f"ot.plan(code={options.code!r})" if options.plan else options.code
@@ -51,7 +51,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     return WAITING if answer.is_paused or answer.error == ApprovalRequired.type else int(answer.is_error)
 
 
-def _read_code(options: argparse.Namespace) -> str:
+def _read_code(options: Namespace) -> str:
     if (options.code is None) == (options.file is None):
         options.usage_error(
             "expected either CODE or --file, for example: onetool run 'ot.tools()', onetool run -f FILE, onetool run -"

@@ -1,6 +1,6 @@
 """Search for tools, packs, snippets and aliases by name, misspelled name or purpose."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_here
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("query", nargs="+", metavar="QUERY", help="name or keywords, such as: free disk space")
     parser.add_argument(
         "--limit",
@@ -29,12 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     _check(options)  # report usage errors before anything is opened
     return run_here(options, execute)
 
 
-async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     def to_text(hits: list[JsonObject]) -> str:
         return render(hits, "json") if options.json else _text(hits, query)
 
@@ -43,7 +43,7 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
     return await show_result(app, output, "ot.search", arguments, progress="searching", to_text=to_text)
 
 
-def _check(options: argparse.Namespace) -> str:
+def _check(options: Namespace) -> str:
     query = " ".join(options.query)
     if not query.strip():
         options.usage_error("the query is empty: describe what you need, such as: onetool search free disk space")

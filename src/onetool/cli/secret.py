@@ -1,7 +1,7 @@
 """Manage the secrets in secrets.yaml, or in the store. Values are read from a prompt or standard input, never shown."""
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
 from onetool.cli.app_runner import run_with_app
@@ -12,7 +12,7 @@ from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="List the names of secrets, and what uses them")
     add_json(listing)
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_edit_options(action, chooses_file=True)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     value = None
     if options.action == "set":
         from onetool.editing.planned_edit import check_secret_name
@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
         return command.edit(lambda editor: editor.plan(action, [], secrets=secrets, directory=directory), lambda: notes)
 
 
-def _change_use(command: SettingsCommand, options: argparse.Namespace) -> int:
+def _change_use(command: SettingsCommand, options: Namespace) -> int:
     from onetool.bundles.secret_bindings import SecretUse, normalize_origin
     from onetool.editing.secret_changes import plan_secret_use
 
@@ -63,7 +63,7 @@ def _describe_uses(command: SettingsCommand, name: str) -> list[str]:
     return [f"Tools of bundle {bundle} may send it to {origins}" for bundle, origins in uses]
 
 
-def _list(found: Mapping[str, list[str]], options: argparse.Namespace) -> int:
+def _list(found: Mapping[str, list[str]], options: Namespace) -> int:
     from onetool.secret_users import map_secret_users
 
     users = run_with_app(options, map_secret_users)

@@ -1,10 +1,10 @@
 """Run the MCP server on stdio, or over HTTP with --http."""
 
-import argparse
 import gc
 import json
 import signal
 import sys
+from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ Other commands:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--http", action="store_true", help="serve over HTTP instead of stdio")
     parser.add_argument("--host", metavar="HOST", help=f"address to listen on (default: {HOST}; requires --http)")
     parser.add_argument(
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     gc.disable()  # until everything is imported, none of which is garbage
     if HANGUP is not None:  # it means reload, once the server has started
         signal.signal(HANGUP, signal.SIG_IGN)
@@ -130,7 +130,7 @@ def _clients() -> tuple[str, str]:
 # --- HTTP ----------------------------------------------------------------------------------------------------------
 
 
-def _serve_http(options: argparse.Namespace) -> int:
+def _serve_http(options: Namespace) -> int:
     host = HOST if options.host is None else options.host
     port = PORT if options.port is None else options.port
 

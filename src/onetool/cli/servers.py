@@ -1,7 +1,7 @@
 """Show, add and remove upstream servers, and accept changed tool definitions."""
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TAKES_COMMAND = True  # after `--`
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="Show the servers and their sign-ins (the default)")
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_edit_options(action)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     if options.action == "accept":
         with open_journal(options) as journal:
             return run_with_settings(options, lambda app: _accept(app, journal, options))
@@ -64,7 +64,7 @@ def main(options: argparse.Namespace) -> int:
         return _add(command, options) if options.action == "add" else _edit(command, options)
 
 
-async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespace) -> int:
+async def _accept(app: "OneTool", journal: RunJournal, options: Namespace) -> int:
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     with Progress(f"listing the tools of {options.server}"):
         upstream = await app.servers.list_now(options.server)
@@ -84,7 +84,7 @@ async def _accept(app: "OneTool", journal: RunJournal, options: argparse.Namespa
     return 0
 
 
-def _confirm_claims(journal: RunJournal, claims: Mapping[str, str], options: argparse.Namespace) -> bool:
+def _confirm_claims(journal: RunJournal, claims: Mapping[str, str], options: Namespace) -> bool:
     """Return whether a person accepts what tools say about themselves. Raise if the person does not want it."""
     if not can_confirm(options.token):
         print(
@@ -110,7 +110,7 @@ async def _show(app: "OneTool", *, as_json: bool) -> int:
 # --- editing ---------------------------------------------------------------------------------------------------------
 
 
-def _add(command: SettingsCommand, options: argparse.Namespace) -> int:
+def _add(command: SettingsCommand, options: Namespace) -> int:
     import os
 
     from onetool.editing.server_changes import PlannedServers, ServerChanges
@@ -141,7 +141,7 @@ def _add(command: SettingsCommand, options: argparse.Namespace) -> int:
     return command.edit(plan, list_notes, servers=[options.server])
 
 
-def _edit(command: SettingsCommand, options: argparse.Namespace) -> int:
+def _edit(command: SettingsCommand, options: Namespace) -> int:
     from onetool.editing.planned_edit import ItemChange
 
     def plan(editor: "SettingsEditor") -> "PlannedEdit":

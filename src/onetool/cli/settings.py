@@ -1,6 +1,6 @@
 """Show the last changes of the settings, made by commands and in the admin UI, and undo them."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.options import add_json, print_json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onetool.editing.settings_editor import SettingsEditor
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     history = actions.add_parser("history", help="Show the last changes, newest first")
     add_json(history)
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_edit_options(undo)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     with SettingsCommand(options) as command:
         if options.action == "history":
             return _show(command.open_editor().history.list_entries(), as_json=options.json)

@@ -1,7 +1,7 @@
 """Changes of settings by commands: with the difference on the screen, in the audit log and in the history."""
 
-import argparse
 import os
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onetool.editing.settings_editor import SettingsEditor
 
 
-def add_edit_options(parser: argparse.ArgumentParser, *, chooses_file: bool = False) -> None:
+def add_edit_options(parser: ArgumentParser, *, chooses_file: bool = False) -> None:
     if chooses_file:
         parser.add_argument("--user", action="store_true", help="write to ~/.onetool, for all directories")
     parser.add_argument("--dry-run", action="store_true", help="show the change without writing it")
@@ -32,7 +32,7 @@ def add_edit_options(parser: argparse.ArgumentParser, *, chooses_file: bool = Fa
 class SettingsCommand:
     """The settings that a command reads and changes, until it is left. The person at the command line is the owner."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         from onetool.config.contents import SettingsContents
         from onetool.config.load import examine
         from onetool.config.settings_reader import apply_stored

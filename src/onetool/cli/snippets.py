@@ -1,7 +1,7 @@
 """Manage snippets that agents saved. Snippets of the settings are not listed."""
 
-import argparse
 import json
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.approver import RunJournal, confirm_person, open_journal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onetool.state.storage import SavedSnippetStorage
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="List saved snippets with their code")
     accept = actions.add_parser("accept", help="Let all agents use a saved snippet")
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(listing, accept, delete)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     with open_journal(options) as journal:
         saved = journal.state.snippets
         if options.action == "list":

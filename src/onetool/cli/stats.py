@@ -1,6 +1,6 @@
 """Show usage statistics and savings of all servers that share a data directory."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SPENDING_HEADINGS = ("month", "token", "agent", "runs", "calls", "failed", "answer tokens", "result tokens", "cost")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--period", choices=("day", "week", "month", "all"), default="all", help="period to report on (default: all)"
     )
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     if options.month is not None and options.by is None:
         options.usage_error("--month needs --by token")
 
@@ -57,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
     return run_with_settings(options, show)
 
 
-def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
+def _summary(app: "OneTool", options: Namespace) -> "StatsSummary":
     """Read the statistics directly, because a call of `ot.stats` would be counted and its file access restricted."""
     from onetool.stats.summary import summarize
 
@@ -68,7 +68,7 @@ def _summary(app: "OneTool", options: argparse.Namespace) -> "StatsSummary":
     return summarize(statistics, options.period, options.tool or None, round_trip_ms=settings.round_trip_ms)
 
 
-def _show_spending(app: "OneTool", options: argparse.Namespace) -> None:
+def _show_spending(app: "OneTool", options: Namespace) -> None:
     from onetool.stats.history import list_spending
 
     rows = list_spending(app.state.recorder.database, options.month)

@@ -1,8 +1,8 @@
 """Manage the store of the state: show it, create its tables, and copy state from files to PostgreSQL."""
 
-import argparse
 import json
 import os
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onetool.config.load import Loaded
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     status = actions.add_parser("status", help="Show where the state is, the replicas that use it, and the queues")
     upgrade = actions.add_parser(
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.config.load import load
 
     if options.action == "grants":
@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     return actions[options.action](loaded, options)
 
 
-def _status(loaded: "Loaded", options: argparse.Namespace) -> int:
+def _status(loaded: "Loaded", options: Namespace) -> int:
     from onetool.state.opening import open_state
 
     with open_state(loaded) as state:
@@ -59,7 +59,7 @@ def _status(loaded: "Loaded", options: argparse.Namespace) -> int:
     return 0
 
 
-def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
+def _upgrade(loaded: "Loaded", options: Namespace) -> int:
     from onetool.state.opening import require_store
     from onetool.state.postgres_database import Database
     from onetool.state.roles import render_grants
@@ -74,7 +74,7 @@ def _upgrade(loaded: "Loaded", options: argparse.Namespace) -> int:
     return 0
 
 
-def _reset_budgets(loaded: "Loaded", options: argparse.Namespace) -> int:
+def _reset_budgets(loaded: "Loaded", options: Namespace) -> int:
     from onetool.state.opening import open_state
 
     with open_state(loaded) as state:
@@ -83,7 +83,7 @@ def _reset_budgets(loaded: "Loaded", options: argparse.Namespace) -> int:
     return 0
 
 
-def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
+def _migrate(loaded: "Loaded", options: Namespace) -> int:
     from onetool.state.transfer import transfer
 
     counts = transfer(loaded, options.to)
@@ -92,5 +92,5 @@ def _migrate(loaded: "Loaded", options: argparse.Namespace) -> int:
     return 0
 
 
-def _print(options: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
+def _print(options: Namespace, facts: dict[str, Any], text: str) -> None:
     print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else text)

@@ -4,7 +4,7 @@ An example after >>> is compared with the output below it; any other example has
 write, exec or network permission are skipped unless --effects is set. The exit status is 1 if anything failed.
 """
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.options import add_effects, add_json
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
     add_effects(parser)
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.cli.pack_session import check_pack, find_extension, run_with_pack
     from onetool.core.render import render
 

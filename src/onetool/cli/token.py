@@ -1,9 +1,9 @@
 """Manage tokens for HTTP clients. Only their hashes are stored."""
 
-import argparse
 import json
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ ACCEPTED = "Running servers accept it within 2 seconds."
 REJECTED = "Running servers reject it within 2 seconds and end its open streams."
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     create = actions.add_parser("create", help="Create a token and print it once")
     create.add_argument("name", metavar="NAME", help="name of the token, such as laptop")
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.cli.identity import user_name
     from onetool.cli.signals import blocked_signals
     from onetool.config.load import load
@@ -72,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
 # --- create --------------------------------------------------------------------------------------------------------
 
 
-def _create(changes: "TokenChanges", options: argparse.Namespace) -> int:
+def _create(changes: "TokenChanges", options: Namespace) -> int:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
     from onetool.transports.http.token_changes import TokenRequest
 
@@ -98,7 +98,7 @@ def _create(changes: "TokenChanges", options: argparse.Namespace) -> int:
 # --- list ----------------------------------------------------------------------------------------------------------
 
 
-def _list(changes: "TokenChanges", options: argparse.Namespace) -> int:
+def _list(changes: "TokenChanges", options: Namespace) -> int:
     tokens = changes.describe_all()
     if options.json:
         print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
@@ -122,7 +122,7 @@ def _format_row(token: JsonObject) -> tuple[str, ...]:
 # --- revoke --------------------------------------------------------------------------------------------------------
 
 
-def _revoke(changes: "TokenChanges", options: argparse.Namespace) -> int:
+def _revoke(changes: "TokenChanges", options: Namespace) -> int:
     place = changes.revoke(options.name)
     if options.json:
         print(json.dumps({"revoked": options.name, "file": place}, indent=2, ensure_ascii=False))

@@ -1,6 +1,6 @@
 """List all tools, or those whose name contains PATTERN; enable or disable a tool or a pack."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import check_settings, run_here
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of the tool name")
     parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="level of detail (default: min)")
     add_json(parser)
@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch.add_argument("--enable", metavar="NAME", help="enable it again")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     return run_here(options, execute)
 
 
-async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     on = options.enable is not None
     name = options.enable if on else options.disable
     if name is not None:

@@ -4,12 +4,12 @@ With FILE, review the servers of an assistant's configuration, such as .mcp.json
 is read from standard input, so scripts can use `echo yes | onetool trust`. No answer means no.
 """
 
-import argparse
 import json
 import os
 import re
 import shlex
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,12 +56,12 @@ class Review:
     changes: Lines | None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="configuration with servers, instead of .onetool/")
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     if options.file is not None:
         return _trust_file(options)
     directories = project_folders(options)
@@ -77,7 +77,7 @@ def main(options: argparse.Namespace) -> int:
     return int(not is_trusted)
 
 
-def project_folders(options: argparse.Namespace) -> Directories:
+def project_folders(options: Namespace) -> Directories:
     directories = find_command_directories(options)
     if directories.project is not None:
         return directories
@@ -125,7 +125,7 @@ def confirm(question: str, stream: TextIO) -> bool:
 # --- files of other programs ------------------------------------------------------------------------------------------
 
 
-def _trust_file(options: argparse.Namespace) -> int:
+def _trust_file(options: Namespace) -> int:
     file = read_servers(text_files.read(Path.cwd() / options.file), Path.cwd())
     is_trusted = _review_file(file, "Trust these servers? [y/N] ", choose_stream(options))
     if is_trusted:

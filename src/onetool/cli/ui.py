@@ -1,7 +1,7 @@
 """Print a one-time URL of the admin UI, which signs you in as the owner, and open it in the browser."""
 
-import argparse
 import os
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from onetool.cli.options import add_json, find_command_directories, print_json
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from onetool.util.running_servers import ServerEntry
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="PORT", help="port of the server, if several are running")
     parser.add_argument("--no-browser", action="store_true", help="print the URL without opening a browser")
     add_json(parser, text="print the URL as JSON, without opening a browser")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.cli.server_session import is_loopback
     from onetool.util.one_time_codes import CODE_SECONDS, create_code
     from onetool.util.running_servers import list_servers
@@ -52,7 +52,7 @@ def _choose(running: "list[ServerEntry]", port: int | None, directory: str) -> "
     return servers[0] if len(servers) == 1 else here[0]
 
 
-def _find_sign_in(options: argparse.Namespace) -> str | None:
+def _find_sign_in(options: Namespace) -> str | None:
     """Return the URL at which people can sign in with an issuer, if the settings have one."""
     from onetool.config.load import load
 
@@ -61,7 +61,7 @@ def _find_sign_in(options: argparse.Namespace) -> str | None:
     return auth.public_url if any(issuer.client_id for issuer in auth.issuers) else None
 
 
-def _show(options: argparse.Namespace, url: str, data: dict[str, Any]) -> int:
+def _show(options: Namespace, url: str, data: dict[str, Any]) -> int:
     if options.json:
         print_json(data, indent=None)
         return 0

@@ -1,17 +1,17 @@
 """Revoke trust in .onetool/ in this directory, so that its settings and extensions are ignored."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 
 from onetool.cli.options import add_json, print_json
 from onetool.cli.trust import project_folders
 from onetool.config.trust import untrust
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     directories = project_folders(options)
     assert directories.project is not None
     known = untrust(directories.project, directories.user)

@@ -1,9 +1,9 @@
 """Make the calls of packs with a queue, for replicas that share a PostgreSQL database."""
 
-import argparse
 import json
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ MAX_GRACE_SECONDS = 86_400.0
 Served = dict[str, list[str]]  # packs by queue
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--queue", action="append", required=True, metavar="NAME", help="name of a queue; repeat it for several"
     )
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a line of JSON when it takes jobs")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     import asyncio
 
     from onetool.config.settings_reader import read_settings
@@ -75,7 +75,7 @@ def find_packs(loaded: "Loaded", queues: list[str]) -> Served:
     return {queue: packs for queue, packs in served.items() if packs}
 
 
-async def _work(loaded: "Loaded", served: Served, options: argparse.Namespace, log: "Log") -> None:
+async def _work(loaded: "Loaded", served: Served, options: Namespace, log: "Log") -> None:
     import anyio.to_thread
 
     from onetool.state.postgres_database import Database
@@ -122,7 +122,7 @@ def _count_tools(loaded: "Loaded", extensions: "Extensions", served: Served) -> 
     return sum(len(extensions.list_tools(pack)) for pack in packs)
 
 
-def _print_ready(served: Served, tools: int, place: str, options: argparse.Namespace) -> None:
+def _print_ready(served: Served, tools: int, place: str, options: Namespace) -> None:
     for queue, packs in served.items():
         print(f"onetool: serving queue {queue} of {place}: {', '.join(packs)}", file=sys.stderr)
     calls = pluralize(options.concurrency, "call")

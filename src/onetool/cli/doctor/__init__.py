@@ -1,6 +1,6 @@
 """Check the installation and suggest fixes. The exit status is 1 if a problem is found."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from onetool.cli.options import add_json
@@ -13,14 +13,14 @@ from onetool.util.text import pluralize
 MARKS = {OK: ("ok  ", green), WARNING: ("warn", yellow), PROBLEM: ("FAIL", red)}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fix", action="store_true", help="make the fixes that are safe: create directories, rename damaged caches"
     )
     add_json(parser, text="print the findings as JSON")
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: Namespace) -> int:
     from onetool.cli.doctor.run_checks import run_all_checks
 
     problems = run_cancellable(lambda: run_all_checks(options.config))
