@@ -93,7 +93,7 @@ async def time_granted_calls(app: OneTool) -> float:
     """Time calls that a person must approve and a grant covers: they survive a power failure."""
     gate = app.runs.open_gate(Caller(), "run", hold=app.settings.approvals.wait)
     context = replace(app.context(), gate=gate)
-    store = app.runs.store
+    store = app.runs.journal.store
     asked = asyncio.ensure_future(app.bus.call_tool("bench.write", {"text": "first"}, context))
     while not await asyncio.to_thread(store.list_calls, gate.id):  # noqa: ASYNC110 - the store has no events
         await asyncio.sleep(0.001)

@@ -26,8 +26,9 @@ from onetool.core.context import Caller, ToolContext
 from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.runner.answer import Answer
-from onetool.runs.gate import Gate, digest_call, encode_arguments
+from onetool.runs.gate import Gate
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+from onetool.runs.recorded_calls import digest_call, encode_arguments
 from onetool.runs.runs import Runs
 from onetool.state.postgres_database import Database
 from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, RunQuota, RunStore, RunTables

@@ -6,48 +6,50 @@ that were recorded before are answered from the journal. Other runs record only 
 """
 
 import asyncio
-import hashlib
 import json
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
-
 from onetool.core.context import ToolContext
-from onetool.core.policy.effects import CHANGING, changes_something, get_effects, sort_effects
+from onetool.core.policy.effects import changes_something, get_effects, sort_effects
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling, make_denial
 from onetool.core.tool import Result, Tool
-from onetool.errors import ApprovalRequired, CallRejected, Interrupted, StorageError, ToolError, describe, error_type
+from onetool.errors import ApprovalRequired, CallRejected, Interrupted, StorageError, ToolError, error_type
 from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
-from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.runs.journal import JournalEntry
+from onetool.runs.model import ENDED, CallState, DurableCall, DurableRunRecord, RunState
 from onetool.runs.questions import MAX_ARGUMENTS, Approver, Question, describe_difference, summarize
-from onetool.util.raw_json import RawJson
+from onetool.runs.recorded_calls import (
+    SETTLED,
+    RecordedCalls,
+    digest_call,
+    digest_definition,
+    encode_arguments,
+    encode_in_thread,
+    encode_result,
+    has_acted,
+    order_arguments,
+    read_result,
+    record_result,
+)
 from onetool.util.text import pluralize
-from onetool_child.data import as_data
-from onetool_child.errors import get_message, restore
+from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.runs.runs import Runs
 
 BATCH_SECONDS = 0.05  # after the first call that waits, for others to join the question
-SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is written in the same transaction
-REPLAY_SECONDS = 2.0  # for replayed code to repeat the calls that it made before
-UNSENT_SECONDS = 0.5  # the same for calls that were not sent
-MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
 MAX_RESULTS_BYTES = 16 << 20  # of all results of a run; a run with more cannot be replayed
 MAX_JOURNAL_BYTES = 64 << 20  # of all arguments and results of a run; then it sends no more calls
-LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
 MAX_HISTORY = 20  # calls in the message of a run that ended
 NO_WAIT = nullcontext()
 CHANGED = "the definition of the tool has changed since the call was approved"
-SETTLED = frozenset({CallState.DONE, CallState.FAILED})
 ANSWERED = frozenset({CallState.APPROVED, CallState.REJECTED, *SETTLED})
 
 
@@ -108,35 +110,40 @@ class Gate:
         hold: float = 0.0,
         recorded: Iterable[DurableCall] = (),
     ) -> None:
-        self.record, self.policy, self.labels = record, policy, labels
-        self.is_replayable = self.keeps_outcome = record.is_replayable
-        self.via, self.ask, self.hold = frozenset(via), ask, hold
+        self.entry = JournalEntry(runs.journal, record)
+        self.policy = policy
+        self.labels = labels
+        self.keeps_outcome = record.is_replayable
+        self.via = frozenset(via)
+        self.ask = ask
+        self.hold = hold
         self.paused = asyncio.Event()  # while calls wait: nobody has answered for `hold` seconds
         self.stopped: ToolError | None = None  # why the run makes no more calls
         self.in_flight = 0
         self._runs = runs
         self.is_separate = False  # whether it belongs to one call of a run that cannot wait
-        self.is_stored = bool(record.owner)
-        self._recorded = {(call.key, call.occurrence): call for call in recorded}
-        # Calls with effects that this run has made, for messages.
-        self.history = [call for call in self._recorded.values() if call.state in SETTLED and _has_acted(call)]
-        self._unrepeated = {call.number for call in self.history}
-        self._repeated = asyncio.Event()
-        self._last_number = max((call.number for call in self._recorded.values()), default=0)
-        self._occurrences: Counter[str] = Counter()
-        self._unsaved: dict[int, DurableCall] = {}
-        self._saving = asyncio.Lock()
-        self._is_saving_later = False
-        self._results_bytes = sum(len(call.result or "") for call in self._recorded.values())
-        self._arguments_bytes = sum(len(call.arguments) for call in self._recorded.values())
+        self.recorded = RecordedCalls(recorded)
+        self.history = self.recorded.history  # calls with effects that this run has made
+        self._last_number = self.recorded.last_number
+        self._results_bytes = self.recorded.results_bytes
+        self._arguments_bytes = self.recorded.arguments_bytes
         self._waiting: dict[int, tuple[DurableCall, asyncio.Future[DurableCall]]] = {}
         self._waiting_since = 0.0  # of the monotonic clock
         self._storing: set[int] = set()  # calls among those that wait, which nobody can answer yet
         self._asking: asyncio.Future[None] | None = None
 
     @property
+    def record(self) -> DurableRunRecord:
+        return self.entry.record
+
+    @property
     def id(self) -> str:
         return self.record.id
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether another process may continue the run, or make its call."""
+        return self.record.is_replayable
 
     @property
     def correlation_id(self) -> str:
@@ -146,25 +153,26 @@ class Gate:
     def is_closing(self) -> bool:
         return self._runs.is_closing
 
-    def make_replayable(self) -> None:
-        """Let another process continue the run or make its call, although the policy cannot ask."""
-        self.is_replayable = True
-        self.record = replace(self.record, is_replayable=True)
-
     def close(self, error: BaseException | None) -> None:
         """Record the end of a call outside of a run. One that waits is left to the process that continues it."""
         if isinstance(error, ApprovalRequired):
-            self._runs.release(self)
+            self._runs.journal.active.discard(self.id)
         else:
-            self._runs.finish_later(self, None if error is None else error_type(error))
+            self.entry.end_later(None if error is None else error_type(error))
+
+    async def end(self, state: RunState, reason: str) -> None:
+        """End the run early. It makes no more calls."""
+        self.stopped = self.stopped or Interrupted(f"run {self.id} has ended: {reason}", run=self.id)
+        if self.entry.is_stored and self.record.state not in ENDED:
+            await self.entry.set_state(state, reason=f"{reason}; {self.describe_history()}")
 
     @property
     def cell_params(self) -> JsonObject:
         """The parameters of the cell that make a run repeatable."""
         if not self.is_replayable:
             return {}
-        until = sum(call.state in SETTLED for call in self._recorded.values())
-        return {"pausable": True, "replay": {"seed": self.record.seed, "clock": self.record.started, "until": until}}
+        replay = {"seed": self.record.seed, "clock": self.record.started, "until": self.recorded.settled}
+        return {"pausable": True, "replay": replay}
 
     # --- the three steps of a call ----------------------------------------------------------------------------------
 
@@ -212,7 +220,7 @@ class Gate:
             if ruling.decision == "ask":
                 return await self._authorize(ticket, replace(call, reason=call.reason or ruling.reason))
             return replace(call, state=CallState.APPROVED)
-        if call.state in {CallState.SENT, CallState.UNKNOWN} and _has_acted(call):
+        if call.state in {CallState.SENT, CallState.UNKNOWN} and has_acted(call):
             if (tool.is_idempotent or tool.is_resumable) and call.is_idempotent:
                 return call
             reason = "its process ended after the call was sent: nobody knows whether it happened"
@@ -226,17 +234,17 @@ class Gate:
             raise self.stopped
         ticket.is_repeated = ticket.call.state is CallState.SENT
         call = replace(ticket.call, state=CallState.SENT, at=ticket.call.at or time.time())
-        if self.is_replayable or _has_acted(call):
+        if self.is_replayable or has_acted(call):
             self._count_arguments(call)
-        if _has_acted(call):
+        if has_acted(call):
             try:
-                await self._save(call, grant=ticket.grant, survives_power_loss=bool(call.by))
+                await self.entry.save(call, grant=ticket.grant, survives_power_loss=bool(call.by))
             except ApprovalRequired:  # others have used up the grant
                 call = await self._wait_for_person(ticket, replace(ticket.call, state=CallState.PENDING))
                 if call.state is CallState.REJECTED:
                     raise self._rejection(call) from None
                 call = replace(call, state=CallState.SENT)
-                await self._save(call, survives_power_loss=True)
+                await self.entry.save(call, survives_power_loss=True)
             self.history.append(call)
         ticket.call = call
         self.in_flight += 1
@@ -261,17 +269,16 @@ class Gate:
         call = replace(ticket.call, state=state, clock=now, ended=now)
         self._record_labels(ticket.tool, ticket.args, ticket.context)
         if self.is_replayable:
-            text = await anyio.to_thread.run_sync(encode_result, result) if _is_large(result) else encode_result(result)
+            text = await record_result(result)
             if text is None or self._results_bytes + len(text) > MAX_RESULTS_BYTES:
-                await self._forbid_replay()
+                await self.entry.update(is_replayable=False)
             else:
                 self._results_bytes += len(text)
                 call = replace(call, result=text)
-        if self.is_replayable or _has_acted(call):
-            self._unsaved[call.number] = call
-        if _has_acted(call) and not self._is_saving_later:
-            self._is_saving_later = True
-            self._runs.saving.start(self._save_later())
+        if self.is_replayable or has_acted(call):
+            self.entry.add(call)
+        if has_acted(call):
+            self.entry.save_soon()
         if self.is_separate:
             self.close(result.error)
             return result  # its run has another clock
@@ -295,28 +302,23 @@ class Gate:
         )
         self._results_bytes += len(call.arguments) + len(call.result or "")
         if self._results_bytes <= MAX_RESULTS_BYTES:
-            self._unsaved[call.number] = call
+            self.entry.add(call)
 
     # --- replay -----------------------------------------------------------------------------------------------------
 
     async def _identify(self, tool: Tool, args: JsonMapping, account: str = "") -> DurableCall:
         """Return the recorded call that this one repeats, or a new one."""
-        is_large = any(isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS for value in args.values())
-        arguments = await anyio.to_thread.run_sync(encode_arguments, args) if is_large else encode_arguments(args)
+        arguments = await encode_in_thread(args)
         if self.record.kind == "call" and not self.record.code:
             code = f'{{"tool":{json.dumps(tool.name)},"arguments":{arguments},"account":{json.dumps(account)}}}'
-            self.record = replace(self.record, code=code)
+            await self.entry.update(code=code)
         if account:  # people see it as an argument, and a replayed call must have the same
             arguments = encode_arguments({**args, ACCOUNT_ARGUMENT: account})
         key = digest_call(tool.name, arguments)
-        occurrence = self._occurrences[key]
-        self._occurrences[key] += 1
-        recorded = self._recorded.pop((key, occurrence), None)
+        occurrence, recorded = self.recorded.take(key)
         if recorded is not None:
-            self._unrepeated.discard(recorded.number)
-            self._repeated.set()
             return recorded
-        if self._unrepeated and changes_something(tool, args):
+        if self.recorded.unrepeated and changes_something(tool, args):
             await self._wait_for_repetition(tool)
         difference = await self._replace_unsent(tool, arguments)
         self._last_number += 1
@@ -337,57 +339,28 @@ class Gate:
 
         Return the difference, for the person who is asked again.
         """
-        unsent = (CallState.PENDING, CallState.APPROVED)
-
-        def find_earlier() -> DurableCall | None:
-            calls = self._recorded.values()
-            return next((call for call in calls if call.tool == tool.name and call.state in unsent), None)
-
-        await self._wait_while(find_earlier, UNSENT_SECONDS)  # another thread may be about to repeat it
-        if (earlier := find_earlier()) is None:
+        earlier = await self.recorded.take_unsent(tool.name)
+        if earlier is None:
             return ""
-        self._recorded.pop((earlier.key, earlier.occurrence))
         reason = "after a restart, the code made this call with other arguments"
-        await self._save(replace(earlier, state=CallState.REJECTED, by="", reason=reason))
+        await self.entry.save(replace(earlier, state=CallState.REJECTED, by="", reason=reason))
         return f"{reason}: {describe_difference(json.loads(earlier.arguments), json.loads(arguments))}"
 
     async def _wait_for_repetition(self, tool: Tool) -> None:
         """Wait until all effects of the earlier execution were repeated. Otherwise the code took another path."""
-        await self._wait_while(lambda: self._unrepeated, REPLAY_SECONDS)
-        if self._unrepeated:
+        if not await self.recorded.wait_for_effects():
             self.stopped = Interrupted(
                 f"the run was replayed after a restart and made other calls than before; {tool.name} was not called",
                 run=self.id,
             )
-            await self._runs.end(self, RunState.DIVERGED, f"the code called {tool.name}, which it did not call before")
+            await self.end(RunState.DIVERGED, f"the code called {tool.name}, which it did not call before")
             raise self.stopped
-
-    async def _wait_while(self, is_left: Callable[[], object], seconds: float) -> None:
-        """Wait while recorded calls are left, as long as the replayed code repeats one within this time."""
-        while is_left():
-            self._repeated.clear()
-            try:
-                await asyncio.wait_for(self._repeated.wait(), seconds)
-            except TimeoutError:
-                return
-
-    @property
-    def unrepeated(self) -> int:
-        """The number of effects of the earlier execution that the replayed code has not repeated."""
-        return len(self._unrepeated)
-
-    async def _forbid_replay(self) -> None:
-        """Give up replaying: a result is too large, or is not data."""
-        self.is_replayable = False
-        self.record = replace(self.record, is_replayable=False)
-        if self.is_stored:
-            await self._runs.in_thread(self._runs.store.put_run, self.record)
 
     # --- people -----------------------------------------------------------------------------------------------------
 
     async def _authorize(self, ticket: Ticket, call: DurableCall) -> DurableCall:
         """Return the call as approved by a grant or by a person."""
-        grants = await self._runs.list_grants(self)
+        grants = await self.entry.list_grants()
         definition = digest_definition(ticket.tool) if grants else ""
         arguments = json.loads(call.arguments)
         for grant in grants:
@@ -419,7 +392,7 @@ class Gate:
         self._storing.add(call.number)
         try:
             await self._runs.wait_for_people(self)
-            await self._save(call, survives_power_loss=True)
+            await self.entry.save(call, survives_power_loss=True)
             self._storing.discard(call.number)
             self._runs.announce(self)
             if ticket.context.on_progress is not None:
@@ -435,7 +408,7 @@ class Gate:
                 self.paused.clear()
                 self._runs.stop_waiting(self)
         if not self._waiting and self.stopped is None:
-            await self._runs.set_state(self, RunState.RUNNING)
+            await self.entry.set_state(RunState.RUNNING)
         if answer.state is CallState.APPROVED:
             await self._check_unchanged(ticket, answer)
         return answer
@@ -534,40 +507,8 @@ class Gate:
             message = f"{call.by} rejected {call.tool}{because}"
             fields = {"by": call.by, "reason": call.reason}
         error = CallRejected(message, tool=call.tool, **fields)
-        self._unsaved[call.number] = replace(call, result=encode_result(Result(ok=False, error=error)))
+        self.entry.add(replace(call, result=encode_result(Result(ok=False, error=error))))
         return error
-
-    # --- the journal ------------------------------------------------------------------------------------------------
-
-    async def _save(self, *calls: DurableCall, grant: str | None = None, survives_power_loss: bool = False) -> None:
-        """Write these calls and those that have ended since, in one transaction."""
-        async with self._saving:
-            written = {**self._unsaved, **{call.number: call for call in calls}}
-            if not written:
-                return
-            self._unsaved = {}
-            try:
-                await self._runs.write(self, list(written.values()), grant, survives_power_loss)
-            except BaseException:
-                self._unsaved = {**written, **self._unsaved}
-                for call in calls:
-                    self._unsaved.pop(call.number, None)
-                raise
-
-    async def _save_later(self) -> None:
-        """Write what has ended, unless the next call with an effect does so first."""
-        await asyncio.sleep(SAVE_SECONDS)
-        self._is_saving_later = False
-        await self.flush()
-
-    def take_unsaved(self) -> list[DurableCall]:
-        """Return the calls that are not written yet. The caller writes them."""
-        calls, self._unsaved = list(self._unsaved.values()), {}
-        return calls
-
-    async def flush(self) -> None:
-        """Write all calls that have ended."""
-        await self._save()
 
     def describe_history(self) -> str:
         """Return what the run has done so far, for the message of a run that ended early."""
@@ -575,59 +516,3 @@ class Gate:
             return "no call with effects was made"
         made = summarize(self.history[:MAX_HISTORY])
         return f"it has made {pluralize(len(self.history), 'call')} with effects: {made}"
-
-
-def _has_acted(call: DurableCall) -> bool:
-    """Return whether repeating the call may do harm: it changes something, or a person approved it."""
-    return bool(call.by) or not CHANGING.isdisjoint(call.effects)
-
-
-def encode_arguments(args: JsonMapping) -> str:
-    """Return the bound arguments as canonical JSON."""
-    return json.dumps(as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-
-
-def order_arguments(args: JsonMapping, tool: Tool) -> JsonObject:
-    """Return the arguments as people read them: those that the tool declares first, in the order of its schema."""
-    declared = [name for name in tool.input.json.get("properties", {}) if name in args]
-    return {name: args[name] for name in dict.fromkeys([*declared, *args])}
-
-
-def digest_call(tool: str, arguments: str) -> str:
-    return hashlib.sha256(f"{tool}\0{arguments}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def digest_definition(tool: Tool) -> str:
-    """Return a digest of what a person approves besides the arguments: the tool, and what its calls do."""
-    parts = [tool.name, tool.source, tool.file, tool.input.json, sorted(get_effects(tool)), tool.identify()]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
-def _is_large(result: Result) -> bool:
-    value = result.value
-    return isinstance(value, RawJson) or (isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS)
-
-
-def encode_result(result: Result) -> str | None:
-    """Return the result as JSON, or None if it is too large or not data."""
-    try:
-        if result.error is not None:
-            text = json.dumps({"error": as_data(describe(result.error))}, ensure_ascii=False)
-        elif isinstance(result.value, RawJson):
-            if result.value.size > MAX_RESULT_BYTES:
-                return None
-            text = json.dumps({"raw": b"".join(result.value.pieces).decode(), "or_text": result.value.or_text})
-        else:
-            text = json.dumps({"value": as_data(result.value)}, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return text if len(text) <= MAX_RESULT_BYTES else None
-
-
-def read_result(call: DurableCall) -> Result:
-    """Return the recorded result of a call."""
-    data = json.loads(call.result or '{"value": null}')
-    if "error" in data:
-        return Result(ok=False, error=restore(data["error"]), clock=call.clock, is_replayed=True)
-    value = RawJson((data["raw"].encode(),), data["or_text"]) if "raw" in data else data["value"]
-    return Result(ok=True, value=value, clock=call.clock, is_replayed=True)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from onetool.core.registry import python_name
 from onetool.core.tool import Result
 from onetool.errors import ToolError
-from onetool.runs.gate import SETTLED, read_result
 from onetool.runs.model import DurableCall, DurableRunRecord
+from onetool.runs.recorded_calls import SETTLED, read_result
 from onetool_child.data import as_data
 from onetool_child.errors import TIMEOUT_HINT
 from onetool_child.json_types import JsonMapping, JsonObject

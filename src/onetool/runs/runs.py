@@ -13,7 +13,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -47,7 +46,8 @@ from onetool.runner.runner import Runner
 from onetool.runs.contexts import Contexts
 from onetool.runs.decisions import complete, resolve_call
 from onetool.runs.gate import Gate
-from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, Grant, RunOutcome, RunState
+from onetool.runs.journal import Journal
+from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
 from onetool.runs.questions import Approver, Question, continue_later, describe_pause, identify, summarize
@@ -74,7 +74,6 @@ PAUSED_PER_AGENT = 4
 PAUSED_IN_ALL = 16
 BACKGROUND_PER_AGENT = 8
 RESULT_POLL_SECONDS = 0.05
-END_SECONDS = 0.005  # for other runs to end, which are written in the same transaction
 WHILE_RUNNING_SECONDS = 10.0  # to wait for the end of a run that was just approved
 MAX_SESSIONS = 1000
 MAX_EVENT_CHARS = MAX_VALUE_BYTES + MARGIN_CHARS  # of an answer in events, before it is redacted
@@ -97,14 +96,11 @@ class Runs:
         self.notices = Notices()
         self._live: dict[str, Gate] = {}
         self._tasks: dict[str, asyncio.Task[Answer]] = {}  # of live runs that have a task
-        self._ending: list[tuple[str, list[DurableCall], RunState]] = []
-        self._active: set[str] = set()  # stored runs and calls that this process executes
         self._paused: dict[str, asyncio.TimerHandle] = {}  # runs without a request, oldest first
         self._in_background: dict[str, Gate] = {}
         self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
         self._background = BackgroundTasks()
-        self.saving = BackgroundTasks()  # finished before the application is closed
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="onetool-journal")
+        self.journal = Journal()
         self._labels: dict[str, SessionLabels] = {}
         self._has_forgotten = False
         self._version = -1
@@ -136,7 +132,7 @@ class Runs:
         """
         settings = loaded.settings
         self._runner = runner
-        self.store = store
+        self.journal.configure(store, settings.approvals.ttl)
         self.settings = settings.approvals
         self._error = error
         self._log = log
@@ -162,17 +158,11 @@ class Runs:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await self.saving.wait()
-        self._thread.shutdown(wait=True)
+        await self.journal.close()
         await self._notifier.close()
 
     def start(self, work: Awaitable[T]) -> asyncio.Future[T]:
         return self._background.start(work)
-
-    async def in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call a method of the store. All calls use one thread, in order."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, partial(function, *args, **kwargs))
 
     # --- from a command to the answer -------------------------------------------------------------------------------
 
@@ -229,7 +219,7 @@ class Runs:
         finally:
             error = "cancelled" if answer is None else answer.error
             if not gate.is_replayable:
-                self.finish_later(gate, error)
+                gate.entry.end_later(error)
             seconds = time.perf_counter() - started
             tokens = 0 if answer is None else sum(map(count_text_tokens, answer.blocks))
             fields = call_id, context, seconds, error, len(output.calls), tokens, output.channel.request_id, at
@@ -304,9 +294,9 @@ class Runs:
         gate.labels = None if context.gate is None else context.gate.labels
         gate.keeps_outcome = True
         if tool.is_resumable:  # if this process ends, another one gets the result
-            gate.make_replayable()
+            await gate.entry.update(is_replayable=True)
         self._in_background[gate.id] = gate
-        await self._store(gate)
+        await gate.entry.store()
         task = self._begin(gate, self.execute(gate))
         task.add_done_callback(lambda _: self._in_background.pop(gate.id, None))
         return gate.id
@@ -350,7 +340,7 @@ class Runs:
         caller = Caller(run.agent, token_id=run.token_id, client=run.client)
         hold = self.settings.wait if gate.ask is None else gate.hold
         separate = self.open_gate(caller, "call", ask=gate.ask, hold=hold)
-        separate.make_replayable()
+        separate.entry.record = replace(separate.record, is_replayable=True)
         separate.keeps_outcome = True
         separate.is_separate = True
         separate.labels = SessionLabels()
@@ -397,7 +387,7 @@ class Runs:
             await asyncio.wait({task, paused}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             task.cancel()
-            await asyncio.shield(self.end(gate, RunState.CANCELLED, "the client cancelled it"))
+            await asyncio.shield(gate.end(RunState.CANCELLED, "the client cancelled it"))
             raise
         finally:
             paused.cancel()
@@ -426,46 +416,23 @@ class Runs:
         if self._tasks.get(gate.id) is task:
             self._tasks.pop(gate.id)
             self._live.pop(gate.id, None)
-            self._active.discard(gate.id)
+            self.journal.active.discard(gate.id)
         if (timer := self._paused.pop(gate.id, None)) is not None:
             timer.cancel()
         if not task.cancelled() and (error := task.exception()) is not None and error is not gate.stopped:
             self._report("run.failed", level="ERROR", run=gate.id, text=repr(error))
 
     async def _finish(self, gate: Gate, outcome: RunOutcome) -> None:
-        if self.settings.record and gate.is_replayable and not gate.is_stored:
-            await self._store(gate, gate.take_unsaved())
-        if gate.is_stored and gate.unrepeated:
-            reason = f"the code did not repeat {pluralize(gate.unrepeated, 'call')} with effects that it made before"
-            await self.end(gate, RunState.DIVERGED, reason)
-        elif gate.is_stored and gate.stopped is None:
-            await gate.flush()
+        entry = gate.entry
+        if self.settings.record and gate.is_replayable and not entry.is_stored:
+            await entry.store(entry.take_unsaved())
+        if entry.is_stored and (left := gate.recorded.unrepeated):
+            reason = f"the code did not repeat {pluralize(left, 'call')} with effects that it made before"
+            await gate.end(RunState.DIVERGED, reason)
+        elif entry.is_stored and gate.stopped is None:
+            await entry.save()
             state = RunState.DONE if outcome.error is None else RunState.FAILED
-            encoded = outcome.encode() if gate.keeps_outcome else None
-            await self.in_thread(self.store.set_state, gate.id, state, outcome=encoded)
-            gate.record = replace(gate.record, state=state)
-
-    def finish_later(self, gate: Gate, error: str | None) -> None:
-        """Record the end of a run that cannot be replayed, or of a call outside of a run."""
-        if not gate.is_stored:
-            return
-        state = RunState.DONE if error is None else RunState.CANCELLED if error == "cancelled" else RunState.FAILED
-        self._ending.append((gate.id, gate.take_unsaved(), state))
-        if len(self._ending) == 1:
-            self.saving.start(self._end_all())
-
-    async def _end_all(self) -> None:
-        """Record the ends of several runs in one transaction."""
-        await asyncio.sleep(END_SECONDS)
-        ended, self._ending = self._ending, []
-        try:
-            await self.in_thread(self.store.end_runs, ended)
-        finally:
-            self._active.difference_update(run_id for run_id, _, _ in ended)
-
-    def release(self, gate: Gate) -> None:
-        """Leave a call that waits to the process that continues it after the approval."""
-        self._active.discard(gate.id)
+            await entry.set_state(state, outcome=outcome.encode() if gate.keeps_outcome else None)
 
     def _report(self, name: str, **fields: Any) -> None:
         """Log an event of a run. Decisions of people are also audited, and people learn that calls wait."""
@@ -475,49 +442,14 @@ class Runs:
         if "by" in fields:
             self._record_decision(**fields)
 
-    # --- the journal of a gate --------------------------------------------------------------------------------------
-
-    async def write(self, gate: Gate, calls: list[DurableCall], grant: str | None, survives_power_loss: bool) -> None:
-        if not (gate.is_stored or grant or survives_power_loss):
-            await self._store(gate, calls)  # one transaction, for the first write under `allow`
-            return
-        await self._store(gate)
-        write = partial(self.store.write_calls, gate.id, calls, grant=grant, survives_power_loss=survives_power_loss)
-        await self.in_thread(write)
-
-    async def _store(self, gate: Gate, calls: Iterable[DurableCall] = (), **changes: Any) -> None:
-        """Store the run before its first call or with it, or again if something of it changes."""
-        if gate.is_stored and not changes:
-            return
-        owner, expires = self.store.owner, self.store.now() + self.settings.ttl
-        gate.record = replace(gate.record, owner=owner, expires=expires, **changes)
-        self._active.add(gate.id)
-        await self.in_thread(self.store.put_run, gate.record, calls)
-        gate.is_stored = True
-
-    async def set_state(self, gate: Gate, state: RunState) -> None:
-        if gate.record.state is not state:
-            gate.record = replace(gate.record, state=state)
-            await self.in_thread(self.store.set_state, gate.id, state)
-
-    async def end(self, gate: Gate, state: RunState, reason: str) -> None:
-        """End a run early. It makes no more calls."""
-        gate.stopped = gate.stopped or Interrupted(f"run {gate.id} has ended: {reason}", run=gate.id)
-        if gate.is_stored and gate.record.state not in ENDED:
-            gate.record = replace(gate.record, state=state, reason=reason)
-            await self.in_thread(self.store.set_state, gate.id, state, reason=f"{reason}; {gate.describe_history()}")
-
-    async def list_grants(self, gate: Gate) -> list[Grant]:
-        return await self.in_thread(self.store.list_grants, gate.record.agent, gate.id)
-
     # --- people -----------------------------------------------------------------------------------------------------
 
     async def wait_for_people(self, gate: Gate) -> None:
         """Mark a run as waiting. Raise if too many runs wait."""
         halted = any(call.state is CallState.UNKNOWN for call in gate.list_waiting())
         self._live[gate.id] = gate
-        await self._store(gate, is_replayable=gate.is_replayable)  # it expires later
-        await self.set_state(gate, RunState.HALTED if halted else RunState.WAITING)
+        await gate.entry.store(again=True)
+        await gate.entry.set_state(RunState.HALTED if halted else RunState.WAITING)
 
     def announce(self, gate: Gate) -> None:
         """Tell people that a run waits, and watch for their answers."""
@@ -530,15 +462,15 @@ class Runs:
 
         `via` is one of the places of `approvals.via`; the audit log records it with the transport.
         """
-        record = await self.in_thread(self.store.get_run, run_id)
+        record = await self.journal.call(self.journal.store.get_run, run_id)
         if record is None:
             raise ToolNotFound(f"no run {quote(run_id)}")
         if via not in self._agents.get_policy(record.agent)[1]:
             raise CallRejected(f"calls of agent {record.agent} cannot be approved there: approvals.via has no {via!r}")
         if decision.is_approved:
             self._check_starter(record)
-        completed = complete(decision, record, self.store.now() + self.settings.ttl)
-        numbers = await self.in_thread(self.store.decide, run_id, completed)
+        completed = complete(decision, record, self.journal.next_expiry)
+        numbers = await self.journal.call(self.journal.store.decide, run_id, completed)
         if not numbers and not (decision.stops_run and record.state not in ENDED):
             raise CallRejected(f"no call of run {run_id} waits any more", run=run_id)
         self._report(
@@ -561,10 +493,10 @@ class Runs:
 
     async def resolve(self, run_id: str, number: int, outcome: str, by: str, *, via: str, transport: str) -> None:
         """Say what happened to a call that was sent: `happened`, `not-happened` or `repeat`."""
-        record = await self.in_thread(self.store.get_run, run_id)
+        record = await self.journal.call(self.journal.store.get_run, run_id)
         if record is not None:
             self._check_starter(record)
-        await self.in_thread(resolve_call, self.store, run_id, number, outcome, by)
+        await self.journal.call(resolve_call, self.journal.store, run_id, number, outcome, by)
         fields = {"run": run_id, "by": by, "via": via, "transport": transport}
         self._report("run.resolved", **fields, calls=[number], decision=outcome)
         await self._refresh()
@@ -593,7 +525,7 @@ class Runs:
             return
         if not gate.is_replayable:
             reason = "it waited too long for a person, and a result is too large to replay it"
-            self.start(self.end(gate, RunState.INTERRUPTED, reason))
+            self.start(gate.end(RunState.INTERRUPTED, reason))
         gate.stopped = Interrupted(f"run {run_id} does not continue in this process", run=run_id)
         task.cancel()
 
@@ -614,8 +546,8 @@ class Runs:
             try:
                 if time.monotonic() >= expiry:
                     expiry = time.monotonic() + EXPIRY_SECONDS
-                    await self.in_thread(self.store.delete_expired, self.store.now())
-                version = await self.in_thread(self.store.version)
+                    await self.journal.call(self.journal.store.delete_expired, self.journal.store.now())
+                version = await self.journal.call(self.journal.store.version)
                 if version != self._version:
                     await self._refresh()
             except Exception as error:  # noqa: BLE001 - the next poll may succeed
@@ -625,11 +557,11 @@ class Runs:
 
     async def _refresh(self) -> None:
         """Continue what people have answered."""
-        self._version = await self.in_thread(self.store.version)
+        self._version = await self.journal.call(self.journal.store.version)
         for gate in list(self._live.values()):
             if gate.list_waiting():
-                gate.apply(await self.in_thread(self.store.list_calls, gate.id))
-                record = await self.in_thread(self.store.get_run, gate.id)
+                gate.apply(await self.journal.call(self.journal.store.list_calls, gate.id))
+                record = await self.journal.call(self.journal.store.get_run, gate.id)
                 if record is not None and record.state is RunState.CANCELLED:
                     self._stop(gate, record)
         if self._is_server:
@@ -637,38 +569,38 @@ class Runs:
 
     def _stop(self, gate: Gate, record: DurableRunRecord) -> None:
         """End a run that a person stopped. Its request gets an error."""
-        gate.record = record
+        gate.entry.record = record
         gate.stopped = CallRejected(f"run {gate.id} was stopped: {record.reason or 'by a person'}", run=gate.id)
         if (task := self._tasks.get(gate.id)) is not None:
             task.cancel()
 
     async def _continue_orphans(self) -> None:
-        for run_id in await self.in_thread(self.store.list_orphans):
-            if run_id not in self._live and run_id not in self._active:
+        for run_id in await self.journal.call(self.journal.store.list_orphans):
+            if run_id not in self._live and run_id not in self.journal.active:
                 await self._continue(run_id)
 
     async def _continue(self, run_id: str) -> None:
         """Replay a run whose process has ended, unless it waits for a person."""
         async with self._continuing:
-            record = await self.in_thread(self.store.get_run, run_id)
-            is_here = run_id in self._live or run_id in self._active
+            record = await self.journal.call(self.journal.store.get_run, run_id)
+            is_here = run_id in self._live or run_id in self.journal.active
             if record is not None and record.state not in ENDED and not is_here:
                 await self._continue_record(record)
 
     async def _continue_record(self, record: DurableRunRecord) -> None:
         is_elsewhere = record.is_replayable and record.directory != self._directory
-        if is_elsewhere or 0 < record.expires <= self.store.now():
+        if is_elsewhere or 0 < record.expires <= self.journal.store.now():
             return
-        if await self.in_thread(self.store.list_calls, record.id, OPEN_CALLS):
+        if await self.journal.call(self.journal.store.list_calls, record.id, OPEN_CALLS):
             return
         if record.is_replayable and record.python != self._python:
             if record.state is not RunState.HALTED:
                 reason = f"it was started by Python {record.python}, this is {self._python}"
-                await self.in_thread(self.store.set_state, record.id, RunState.HALTED, reason=reason)
+                await self.journal.call(self.journal.store.set_state, record.id, RunState.HALTED, reason=reason)
             return
-        if not await self.in_thread(self.store.claim, record.id, self.store.owner):
+        if not await self.journal.call(self.journal.store.claim, record.id, self.journal.store.owner):
             return
-        calls = await self.in_thread(self.store.list_calls, record.id)
+        calls = await self.journal.call(self.journal.store.list_calls, record.id)
         try:
             policy, via = self._agents.get_policy(record.agent)
             # A run that is recorded, but whose policy never asks, continues only if a person was asked about a call.
@@ -679,10 +611,10 @@ class Runs:
             reason = error.message
         if reason:
             reason = f"{reason}; it has made {pluralize(len(calls), 'call')} with effects: {summarize(calls)}"
-            await self.in_thread(self.store.set_state, record.id, RunState.INTERRUPTED, reason=reason)
+            await self.journal.call(self.journal.store.set_state, record.id, RunState.INTERRUPTED, reason=reason)
             return
-        record = replace(record, owner=self.store.owner, state=RunState.RUNNING)
-        await self.in_thread(self.store.set_state, record.id, RunState.RUNNING)
+        record = replace(record, owner=self.journal.store.owner, state=RunState.RUNNING)
+        await self.journal.call(self.journal.store.set_state, record.id, RunState.RUNNING)
         labels = SessionLabels()
         labels.merge(None)  # nobody knows what its client has received
         gate = Gate(self, record, policy, labels, via=via, recorded=calls, hold=math.inf)
@@ -714,7 +646,7 @@ class Runs:
                 return RunOutcome.read(record)
             if run_id not in self._live:
                 await self._continue(record.id)
-            waiting = await self.in_thread(self.store.list_calls, run_id, OPEN_CALLS)
+            waiting = await self.journal.call(self.journal.store.list_calls, run_id, OPEN_CALLS)
             if time.monotonic() - started >= (seconds if waiting else max(seconds, while_running)):
                 break
             await asyncio.sleep(RESULT_POLL_SECONDS)
@@ -725,10 +657,10 @@ class Runs:
     async def find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord:
         """Return a run of this agent and token; `last` is the last one that was recorded and worked."""
         if run_id == LAST:
-            done = await self.in_thread(partial(self.store.list_runs, (RunState.DONE,), agent=agent))
+            done = await self.journal.call(partial(self.journal.store.list_runs, (RunState.DONE,), agent=agent))
             own = (run for run in done if run.kind == "run" and run.outcome and token_id in {"", run.token_id})
             run_id = next((run.id for run in own), LAST)
-        record = await self.in_thread(self.store.get_run, run_id)
+        record = await self.journal.call(self.journal.store.get_run, run_id)
         if record is None or record.agent != agent or token_id not in {"", record.token_id}:
             raise ToolNotFound(
                 f"no run {quote(run_id)}", hint="runs are kept for a week, for the agent that started them"
@@ -740,7 +672,7 @@ class Runs:
         asked = json.loads(state)
         run_id = asked["run"]
         await self.find_own(run_id, agent, token_id)
-        calls = await self.in_thread(self.store.list_calls, run_id)
+        calls = await self.journal.call(self.journal.store.list_calls, run_id)
         shown = [call for call in calls if asked["calls"].get(str(call.number)) == identify(call)]
         if len(shown) == len(asked["calls"]) and any(call.state is CallState.PENDING for call in shown):
             question = Question(run_id, agent, shown)

@@ -39,7 +39,7 @@ class SnippetSaver:
         """Save a run of this agent and token. Raise unless a replay of the snippet returns the recorded value."""
         self._check_names(name, description)
         run = await self._runs.find_own(run_id, context.agent_id, context.token_id)
-        calls = await self._runs.in_thread(self._runs.store.list_calls, run.id)
+        calls = await self._runs.journal.call(self._runs.journal.store.list_calls, run.id)
         check_replayable(run, calls)
         if run.state is not RunState.DONE:
             raise ToolError(f"run {run.id} failed; only a run that worked can be saved")

@@ -1,0 +1,159 @@
+"""The journal: the stored runs of an application, and what is stored of one run.
+
+All writes use one thread, in order. Nothing of a run is stored before it has an effect or asks a person.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from onetool.runs.model import DurableCall, DurableRunRecord, Grant, RunState
+from onetool.state.storage import RunStorage
+from onetool.util.background_tasks import BackgroundTasks
+
+SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is written in the same transaction
+END_SECONDS = 0.005  # for other runs to end, which are written in the same transaction
+T = TypeVar("T")
+
+
+class Journal:
+    """The stored runs. `active` are the IDs of those runs and calls that this process executes."""
+
+    def __init__(self) -> None:
+        self.active: set[str] = set()
+        self.saving = BackgroundTasks()  # finished before the application is closed
+        self._ending: list[tuple[str, list[DurableCall], RunState]] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="onetool-journal")
+
+    def configure(self, store: RunStorage, seconds: float) -> None:
+        """Use this store; runs that wait expire after these seconds."""
+        self.store = store
+        self._seconds = seconds
+
+    async def close(self) -> None:
+        await self.saving.wait()
+        self._thread.shutdown(wait=True)
+
+    async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a method of the store in the thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, partial(function, *args, **kwargs))
+
+    @property
+    def next_expiry(self) -> float:
+        return self.store.now() + self._seconds
+
+    def end_later(self, run_id: str, calls: list[DurableCall], state: RunState) -> None:
+        """Record the last calls and the end of a run, with those of other runs."""
+        self._ending.append((run_id, calls, state))
+        if len(self._ending) == 1:
+            self.saving.start(self._end_all())
+
+    async def _end_all(self) -> None:
+        await asyncio.sleep(END_SECONDS)
+        ended = self._ending
+        self._ending = []
+        try:
+            await self.call(self.store.end_runs, ended)
+        finally:
+            self.active.difference_update(run_id for run_id, _, _ in ended)
+
+
+class JournalEntry:
+    """One run in the journal: its record, and the calls that are not written yet."""
+
+    def __init__(self, journal: Journal, record: DurableRunRecord) -> None:
+        self.record = record
+        self.is_stored = bool(record.owner)
+        self._journal = journal
+        self._unsaved: dict[int, DurableCall] = {}
+        self._saving = asyncio.Lock()
+        self._is_saving_soon = False
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def add(self, call: DurableCall) -> None:
+        """Write the call with the next one that is saved, or when the run ends."""
+        self._unsaved[call.number] = call
+
+    def save_soon(self) -> None:
+        """Write what was added, unless the next call with an effect does so first."""
+        if not self._is_saving_soon:
+            self._is_saving_soon = True
+            self._journal.saving.start(self._save_soon())
+
+    async def _save_soon(self) -> None:
+        await asyncio.sleep(SAVE_SECONDS)
+        self._is_saving_soon = False
+        await self.save()
+
+    async def save(self, *calls: DurableCall, grant: str | None = None, survives_power_loss: bool = False) -> None:
+        """Write these calls and those that were added, in one transaction. `grant` is the ID of one that they use."""
+        async with self._saving:
+            written = {**self._unsaved, **{call.number: call for call in calls}}
+            if not written:
+                return
+            self._unsaved = {}
+            try:
+                await self._write(list(written.values()), grant, survives_power_loss)
+            except BaseException:
+                self._unsaved = {**written, **self._unsaved}
+                for call in calls:
+                    self._unsaved.pop(call.number, None)
+                raise
+
+    async def _write(self, calls: list[DurableCall], grant: str | None, survives_power_loss: bool) -> None:
+        if not (self.is_stored or grant or survives_power_loss):
+            await self.store(calls)  # one transaction, for the first write under `allow`
+            return
+        await self.store()
+        store = self._journal.store
+        await self._journal.call(
+            store.write_calls, self.record.id, calls, grant=grant, survives_power_loss=survives_power_loss
+        )
+
+    def take_unsaved(self) -> list[DurableCall]:
+        """Return the calls that are not written yet. The caller writes them."""
+        calls = list(self._unsaved.values())
+        self._unsaved = {}
+        return calls
+
+    async def list_grants(self) -> list[Grant]:
+        return await self._journal.call(self._journal.store.list_grants, self.record.agent, self.record.id)
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+
+    async def store(self, calls: Iterable[DurableCall] = (), *, again: bool = False) -> None:
+        """Store the run before its first call or with it. `again` lets it expire later."""
+        if self.is_stored and not again:
+            return
+        journal = self._journal
+        self.record = replace(self.record, owner=journal.store.owner, expires=journal.next_expiry)
+        journal.active.add(self.record.id)
+        await journal.call(journal.store.put_run, self.record, calls)
+        self.is_stored = True
+
+    async def update(self, **changes: Any) -> None:
+        """Change the record, also where it is stored."""
+        self.record = replace(self.record, **changes)
+        if self.is_stored:
+            await self._journal.call(self._journal.store.put_run, self.record)
+
+    async def set_state(self, state: RunState, *, reason: str = "", outcome: str | None = None) -> None:
+        if self.record.state is not state:
+            self.record = replace(self.record, state=state)
+            store = self._journal.store
+            await self._journal.call(store.set_state, self.record.id, state, reason=reason, outcome=outcome)
+
+    def end_later(self, error: str | None) -> None:
+        """Record the end of a run that cannot be replayed, or of a call outside of a run."""
+        if self.is_stored:
+            state = RunState.FAILED
+            if error is None:
+                state = RunState.DONE
+            elif error == "cancelled":
+                state = RunState.CANCELLED
+            self._journal.end_later(self.record.id, self.take_unsaved(), state)
