@@ -55,7 +55,6 @@ from onetool.state.storage import (
     RunStorage,
     SavedSnippetStorage,
     SessionStorage,
-    TrustStorage,
 )
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder
@@ -262,7 +261,7 @@ class UsageKind(BaseKind):
 
 
 class TrustKind(BaseKind):
-    store: TrustStorage
+    store: TrustFile
 
     def write(self, key: str) -> str:
         self.store.put(key, {"salt": "s", "facts": {"onetool.yaml": {"[]": CONTENT}}})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onetool.config.contents import SettingsContents, stamp_files
 from onetool.config.layers import STORED_CONFIG, STORED_SECRETS, STORED_SECTIONS
-from onetool.config.load import Examined, Loaded, examine, load
+from onetool.config.load import Examined, Loaded, examine
 from onetool.config.model import Loc, Settings
 from onetool.config.trust import (
     Snapshot,
@@ -31,7 +31,7 @@ def read_settings(
     env: Mapping[str, str], cwd: Path, config_file: Path | None = None, home: Path | None = None
 ) -> Loaded:
     """Return the settings from the files and environment variables of this machine."""
-    return load(find_directories(env, cwd, config_file, home or Path.home()), env)
+    return examine_settings(env, cwd, config_file, home).require()
 
 
 def examine_settings(

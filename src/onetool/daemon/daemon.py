@@ -3,9 +3,11 @@
 A client is an assistant over stdio, a command, or a question about the daemon itself. One task serves each.
 """
 
+import argparse
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import platform
 import signal
@@ -18,12 +20,13 @@ from functools import partial
 from pathlib import Path
 
 from onetool.app import OneTool
+from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
+from onetool.cli.serve import add_arguments
 from onetool.config.model import Daemon
 from onetool.daemon.applications import Applications
-from onetool.daemon.commands import parse_serve, run_command
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
 from onetool.daemon.http import DaemonHttp
-from onetool.daemon_client import BACKLOG, DISCONNECTED, LISTENER, STOPPED, describe_installation
+from onetool.daemon_client import BACKLOG, CONFIRMATION, DISCONNECTED, LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
 from onetool.paths import FOLDER
@@ -36,6 +39,8 @@ from onetool_child.json_types import JsonObject
 
 CHECK_SECONDS = 1.0
 LOG_FILE = "daemon.log"
+MAX_FRAME_CHARS = 1 << 20
+STREAMS = {STDOUT: "out", STDERR: "err"}
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -255,3 +260,58 @@ def main(path: str) -> int:
     finally:
         log.close()
     return 0
+
+
+# --- commands that run in the daemon --------------------------------------------------------------------------------
+
+
+def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the settings file and the published names of a client over stdio. Raise NotServed for anything else."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--config", type=Path)
+    add_arguments(parser)
+    given = arguments[1:] if arguments[:1] == ("serve",) else arguments
+    try:
+        options, rest = parser.parse_known_args(given)
+    except (argparse.ArgumentError, SystemExit):
+        raise NotServed("unknown arguments") from None
+    if rest or options.http or options.host or options.port or options.standalone:
+        raise NotServed("unknown arguments")
+    return options.config, tuple(options.expose)
+
+
+async def run_command(app: OneTool, connection: socket.socket, request: ClientRequest) -> None:
+    """Run a command and send its output, then its exit status. A client that disconnects cancels it.
+
+    Nothing runs before the client confirms that it still waits: it may have run the command itself.
+    """
+    reader, writer = await asyncio.open_connection(sock=connection)
+    if await reader.read(1) != CONFIRMATION:
+        writer.close()
+        return
+
+    def send(message: JsonObject) -> None:
+        writer.write(json.dumps(message).encode() + b"\n")
+
+    def send_text(stream: int, text: str) -> None:
+        for start in range(0, len(text), MAX_FRAME_CHARS):
+            send({STREAMS[stream]: text[start : start + MAX_FRAME_CHARS]})
+
+    output = RemoteOutput(send_text, request.terminals, request.environment, request.columns)
+    running = asyncio.ensure_future(execute(app, list(request.argv), output, request.stdin))
+    gone = asyncio.ensure_future(reader.read(1))
+    try:
+        await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            try:
+                send({"exit": running.result()})
+            except NotRemote:
+                send({"here": True})
+        await writer.drain()
+    finally:
+        for task in (running, gone):
+            task.cancel()
+        await asyncio.gather(running, gone, return_exceptions=True)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

@@ -5,26 +5,29 @@ its own agent has, except `exec`. Whatever names a program, a path to load, a pr
 of credentials, isolation, authentication or the store needs the scope `owner`. What is not listed here needs it too.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from onetool.clients import yaml_edit
-from onetool.config.model import Agent, Http, OAuth, Server, Settings
+from onetool.config.model import Agent, Budgets, Http, OAuth, Rule, Sandbox, Server, Settings
 from onetool.core.agents import find_client_agent
 from onetool.core.context import Permission
-from onetool.editing.agent_rights import list_wider_settings
 from onetool.editing.planned_edit import PlannedEdit
 from onetool.errors import PermissionDenied
-from onetool.net.hosts import find_private_address
+from onetool.net.hosts import covers_host, find_private_address
 from onetool.net.urls import parse_target
-from onetool.paths import Directories
+from onetool.paths import Directories, resolve_path
 
 ADMIN = "admin"
 OWNER = "owner"
 # Fields that `admin` may change. Everything that starts a program is not among them.
 SERVER_FIELDS = frozenset({"enabled", "timeout", "idle_timeout", "tools", "expose", "pin", "sanitize"})
 URL_SERVER_FIELDS = SERVER_FIELDS | {"headers", "transport", "accounts", "stateful", "shared"}
+BUDGETS = ("time_seconds", "calls", "tokens", "cost")
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:secret:)?([^}:]*)")
 
 
@@ -178,3 +181,81 @@ def _list_references(data: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 def _find_changes(old: Any, new: Any) -> set[str]:
     return {key for key in type(old).model_fields if getattr(old, key) != getattr(new, key)}
+
+
+# --- the rights of agents ---------------------------------------------------------------------------------------------
+
+
+def list_wider_settings(agent: Agent, bound: Agent, directories: Directories) -> list[str]:
+    """Return the settings by which an agent may do more than `bound`, or something else; empty if it may not.
+
+    `clients` are not compared: they say who uses the agent, not what it may do.
+    """
+    comparisons: Mapping[str, Callable[[Any, Any], bool]] = {
+        "permissions": frozenset.issubset,
+        "tools": lambda new, old: _is_list_within(new, old, _covers_tool),
+        "hosts": lambda new, old: _is_list_within(new, old, covers_host),
+        "sandbox": lambda new, old: _is_sandbox_within(new, old, directories),
+        "budgets": _is_budget_within,
+        "policy": _is_policy_within,
+        "approvals": lambda new, old: set(new.via) <= set(old.via),
+        "clients": lambda _new, _old: True,
+    }
+    wider = []
+    for key in Agent.model_fields:
+        new = getattr(agent, key)
+        old = getattr(bound, key)
+        if new != old and not (key in comparisons and comparisons[key](new, old)):
+            wider.append(key)
+    return wider
+
+
+def _is_list_within(
+    new: tuple[str, ...] | None, old: tuple[str, ...] | None, covers: Callable[[str, str], bool]
+) -> bool:
+    """Return whether each entry is covered by an old one. None stands for everything."""
+    if old is None:
+        return True
+    return new is not None and all(any(covers(pattern, entry) for pattern in old) for entry in new)
+
+
+def _covers_tool(pattern: str, entry: str) -> bool:
+    """Return whether a name or pattern of tools matches every tool that another one matches."""
+    if pattern == entry or entry.startswith(f"{pattern}."):
+        return True
+    return not set(pattern) & set("?[") and fnmatchcase(entry, pattern)
+
+
+def _is_sandbox_within(new: Sandbox, old: Sandbox, directories: Directories) -> bool:
+    if not old.enabled:
+        return True
+    if not new.enabled or not set(old.denied_patterns) <= set(new.denied_patterns):
+        return False
+    allowed = _list_directories(old, directories)
+    opened = _list_directories(new, directories)
+    return all(any(path.is_relative_to(parent) for parent in allowed) for path in opened)
+
+
+def _list_directories(sandbox: Sandbox, directories: Directories) -> list[Path]:
+    """Return the directories that a sandbox opens, with links resolved."""
+    texts = sandbox.allowed_paths or (str(directories.working_dir),)
+    paths = (resolve_path(text, directories.root, directories.home) for text in texts)
+    return [Path(os.path.realpath(path)) for path in paths]
+
+
+def _is_budget_within(new: Budgets, old: Budgets) -> bool:
+    for key in BUDGETS:
+        limit = getattr(new, key)
+        old_limit = getattr(old, key)
+        if old_limit is not None and (limit is None or limit > old_limit):
+            return False
+    return True
+
+
+def _is_policy_within(new: str | tuple[Rule, ...], old: str | tuple[Rule, ...]) -> bool:
+    if old == "open" or (new == "read-only" and old == "ask-writes"):
+        return True
+    if isinstance(new, str) or isinstance(old, str):
+        return False
+    added = new[: len(new) - len(old)]
+    return new[len(added) :] == old and all(rule.decision == "deny" for rule in added)

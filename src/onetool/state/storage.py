@@ -172,16 +172,6 @@ class SavedSnippetStorage(Protocol):
     def delete(self, agent: str, name: str) -> bool: ...
 
 
-class TrustStorage(Protocol):
-    """The content of each project directory when it was trusted. Damaged records grant no trust: see `problems`."""
-
-    problems: tuple[Problem, ...]
-
-    def get(self, project: str) -> Mapping[str, Any] | None: ...
-    def put(self, project: str, record: Mapping[str, Any]) -> None: ...
-    def delete(self, project: str) -> bool: ...
-
-
 class EnvironmentStorage(Protocol):
     """The interpreter of each environment, by the digest of its header."""
 

@@ -30,29 +30,25 @@ SIGHUP = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """Callbacks of a transport: `on_change` receives the changed settings files, `on_tick` runs twice a second."""
-
-    on_change: Callable[[Examined], None] = lambda _examined: None
-    on_tick: Callable[[], None] = lambda: None
-
-
 @contextlib.asynccontextmanager
 async def watching(
     app: OneTool,
+    on_change: Callable[[Examined], None] = lambda _examined: None,
+    on_tick: Callable[[], None] = lambda: None,
     *,
     url: str = "",
     port: int | None = None,
-    hooks: Hooks | None = None,
     handle_signals: bool = True,
 ) -> AsyncIterator[None]:
-    """Register this server and watch for changes until the block ends. Signals may belong to another program."""
+    """Register this server and watch for changes until the block ends. Signals may belong to another program.
+
+    `on_change` gets the changed settings, and `on_tick` is called twice a second.
+    """
     directory = str(app.directories.working_dir)
     user = app.directories.user
     entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
-    watcher = SettingsWatcher(app, registration, hooks or Hooks())
+    watcher = SettingsWatcher(app, registration, on_change, on_tick)
     tasks = [asyncio.ensure_future(work) for work in (watcher.follow(), watcher.tick(), watcher.reload_on_request())]
     if handle_signals and SIGHUP is not None:  # signal handlers work only in the main thread
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
@@ -73,7 +69,8 @@ async def watching(
 class SettingsWatcher:
     app: OneTool
     registration: Registration
-    hooks: Hooks
+    on_change: Callable[[Examined], None]
+    on_tick: Callable[[], None]
     _user: Path = field(init=False)
     _requests: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)  # generations; None is a change
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
@@ -104,7 +101,7 @@ class SettingsWatcher:
         """Call the transport twice a second."""
         while True:
             try:
-                self.hooks.on_tick()
+                self.on_tick()
             except Exception as error:  # noqa: BLE001 - the next one may succeed
                 self._log("settings.watch", "ERROR", f"cannot check tokens: {error}")
             await asyncio.sleep(TICK_SECONDS)
@@ -130,7 +127,7 @@ class SettingsWatcher:
             self._handled = change
             self._times_configured = app.times_configured
             self._examined = await self._run_in_thread(app.reader.read)
-            self.hooks.on_change(self._examined)  # also if the settings are invalid and the reload will fail
+            self.on_change(self._examined)  # also if the settings are invalid and the reload will fail
             self._requests.put_nowait(None)
 
     # --- reloading ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from onetool.transports.http.auth import STOPPING, AuthMiddleware
 from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, is_loopback
 from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
 from onetool.transports.logging_bridge import forward_logging
-from onetool.transports.settings_watcher import Hooks, watching
+from onetool.transports.settings_watcher import watching
 from onetool.util.stop_signals import on_stop_signal
 from onetool_child.confine import limit_malloc_arenas
 
@@ -60,14 +60,18 @@ class HttpServer:
             tokens = create_live_tokens(self._app)
             asgi_app = build(self._app, self.bind, tokens, self._neighbors)
             self._server = _Server(self._config(asgi_app, limiter), limiter, lambda: ready(self.bind))
-            hooks = Hooks(on_change=tokens.narrow, on_tick=asgi_app.end_revoked)
             port = self.bind.port
             listening_ports = self._app.listening_ports
             listening_ports.add(port)  # tools must not send requests to the server that they run in
             try:
                 with forward_logging(self._app.log, "http.server", "uvicorn.error"):
                     watched = watching(
-                        self._app, url=self.bind.url, port=port, hooks=hooks, handle_signals=handle_signals
+                        self._app,
+                        tokens.narrow,
+                        asgi_app.end_revoked,
+                        url=self.bind.url,
+                        port=port,
+                        handle_signals=handle_signals,
                     )
                     self._app.runs.continue_paused()
                     async with watched:

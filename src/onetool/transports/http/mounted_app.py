@@ -22,7 +22,7 @@ from onetool.transports.http.errors import ApiError
 from onetool.transports.http.http_server import check_exposure
 from onetool.transports.http.request_checks import Bind
 from onetool.transports.mcp import exposed_tools
-from onetool.transports.settings_watcher import Hooks, watching
+from onetool.transports.settings_watcher import watching
 
 ANY_ADDRESS = Bind("", 0)  # not a loopback address, so every request needs a token
 
@@ -159,9 +159,8 @@ class _Running:
                 await exposed_tools.check(app)
             tokens = create_live_tokens(app)
             inner = self._inner = build(app, self._bind, tokens)
-            hooks = Hooks(on_change=tokens.narrow, on_tick=inner.end_revoked)
             app.runs.continue_paused()
-            async with watching(app, hooks=hooks, handle_signals=False):
+            async with watching(app, tokens.narrow, inner.end_revoked, handle_signals=False):
                 self._ready.set()
                 await self._stopping.wait()
 
