@@ -15,6 +15,8 @@ from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import configure, eventually, run_cli
 
 from onetool.config.trust import trust
+from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.kinds import SavedSnippets
 from onetool.transports.http.tokens import hash_token
 from onetool.util.one_time_codes import create_code
 
@@ -314,6 +316,8 @@ def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
     (own / "agents").mkdir()
     escaped = "tool_config: {db.ask: {password: 'it''s-of-an-agent'}}\n"
     (own / "agents" / "ci.yml").write_text(escaped, encoding="utf-8")
+    snippet = SavedSnippet("default", "ask", "", "db.ask()", {"password": LITERALS[1]})
+    SavedSnippets.open_file(own).put(snippet)
     archive = tmp_path / "all.tar.gz"
     saved = run_cli(tmp_path, "backup", str(archive))
     assert saved.returncode == 0, saved.stderr
@@ -321,7 +325,7 @@ def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
     assert "literal credentials were replaced by REDACTED in onetool.yaml" in saved.stdout
     texts = read_members(archive)
     assert not [name for name, text in texts.items() for literal in LITERALS if literal in text]
-    assert {"onetool.yaml", "trust.json", "bundles/x/get@1.0.json"} <= texts.keys()
+    assert {"onetool.yaml", "trust.json", "bundles/x/get@1.0.json", "state/documents.db"} <= texts.keys()
     assert yaml.safe_load(texts["onetool.yaml"])["auth"] == settings["auth"]
     complete = tmp_path / "secrets.tar.gz"
     assert run_cli(tmp_path, "backup", str(complete), "--secrets").returncode == 0

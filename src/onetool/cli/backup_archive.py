@@ -2,8 +2,8 @@
 
 An archive is consistent while servers run: databases are copied with SQLite's backup function, and other files are
 replaced atomically by those who write them. Secrets, keys and what is sealed with them are included only on request;
-without it, literal credentials in settings and stored tools are replaced by `REDACTED`. What can be created again
-(caches, environments, temporary files) is left out.
+without it, literal credentials in settings, stored tools and documents are replaced by `REDACTED`. What can be created
+again (caches, environments, temporary files) is left out.
 """
 
 import hashlib
@@ -45,6 +45,7 @@ SECRET_NAMES = (
     *("runs.db", "sessions.db"),
 )
 DATABASE_SUFFIX = ".db"
+DOCUMENTS = "documents.db"
 # The contents of a settings directory, beside other files if the settings file was named with --config.
 OWN_NAMES = frozenset({
     *(PROMPTS, SECRETS, "agents", "tools", "bundles", "credentials", "logs", "runs", "state", "stats"),
@@ -112,6 +113,13 @@ def _add_all(archive: tarfile.TarFile, directory: Path, paths: Iterable[Path], *
                 size += added
                 continue
             source = _copy_database(path, Path(scratch)) if path.suffix == DATABASE_SUFFIX else path
+            if not secrets and path.name == DOCUMENTS:
+                changed = None if source == path else _redact_documents(source)
+                if changed is None:  # it is damaged, so nobody knows what is in it
+                    left_out.append(name)
+                    continue
+                if changed:
+                    redacted.append(name)
             try:
                 content = source.open("rb")
             except FileNotFoundError:  # deleted meanwhile
@@ -196,6 +204,30 @@ def _copy_database(path: Path, scratch: Path) -> Path:
     except sqlite3.Error:
         return path
     return copy
+
+
+def _redact_documents(copy: Path) -> bool | None:
+    """Replace literal credentials in the copy of a database. Return whether there were any; None if it is damaged."""
+    try:
+        with closing(sqlite3.connect(copy, isolation_level=None)) as database:
+            return _redact_rows(database)
+    except (sqlite3.Error, ValueError):
+        return None
+
+
+def _redact_rows(database: sqlite3.Connection) -> bool:
+    changes = []
+    for kind, name, content in database.execute("SELECT kind, name, content FROM documents").fetchall():
+        document = json.loads(content or b"null")
+        text = json.dumps(document)
+        for literal in sorted(set(find_secrets({name: document})), key=len, reverse=True):
+            text = text.replace(json.dumps(literal)[1:-1], MASK)
+        if text != json.dumps(document):
+            changes.append((text.encode(), kind, name))
+    database.executemany("UPDATE documents SET content = ? WHERE kind = ? AND name = ?", changes)
+    if changes:
+        database.execute("VACUUM")  # old content is left in free pages
+    return bool(changes)
 
 
 def _add_file(archive: tarfile.TarFile, name: str, content: Any) -> tuple[str, int]:
