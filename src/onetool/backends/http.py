@@ -39,6 +39,7 @@ from onetool.net import HostRules, Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
 from onetool.net.retry_after import parse_retry_after
+from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class HttpBackend:
     identity: str = ""
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     random: Callable[[], float] = standard_random.random
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = time.monotonic
 
     def identify(self, _tool: Tool) -> Any:
         return self.impl.model_dump(mode="json", by_alias=True)

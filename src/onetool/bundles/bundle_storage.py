@@ -27,6 +27,7 @@ from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteJournal
 from onetool.bundles.sync import BATCH_FILES, IndexSync, is_directory, sort_paths
 from onetool.errors import BundleError
+from onetool.util.clock_watch import Clock
 from onetool.util.problem import STORAGE, Location, Problem
 from onetool.util.storage_errors import storage_error
 
@@ -47,7 +48,7 @@ class BundleDirectory:
         on_scanned: Callable[[], None] = lambda: None,
         interval: float = REAP_SECONDS,
         batch_files: int = BATCH_FILES,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Clock = time.monotonic,
     ) -> None:
         """Create the object without disk access.
 

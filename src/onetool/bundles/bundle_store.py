@@ -30,7 +30,7 @@ from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import BundleError
 from onetool.state.sealing import PageKey
 from onetool.stats.database import StatisticsFile
-from onetool.util.clock_watch import ClockWatch, read_steady_clock
+from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 from onetool.util.problem import Problem
 from onetool.util.storage_errors import is_full
 
@@ -64,7 +64,7 @@ class BundleStore:
         builtin: Path | None = None,
         usage: UsageCounts | None = None,
         make_directory: Callable[..., BundleDirectory] = BundleDirectory,
-        steady: Callable[[], float] = read_steady_clock,
+        steady: Clock = read_steady_clock,
     ) -> None:
         """Create the store without disk access.
 

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -13,6 +13,7 @@ from onetool.errors import ToolError
 from onetool.oauth.credential import Credential, Identity
 from onetool.oauth.discovery import Discovered
 from onetool.oauth.token_requests import ERROR_CODE
+from onetool.util.clock_watch import Clock
 
 PENDING_SECONDS = 600.0
 MAX_PENDING = 100
@@ -63,7 +64,7 @@ class PendingSignIn:
 class PendingSignIns:
     """The sign-ins of this process that wait for an answer."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._pending: list[PendingSignIn] = []
 

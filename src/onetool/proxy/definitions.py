@@ -17,6 +17,7 @@ from typing import Any, Self
 from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import ArgumentError, ToolError
 from onetool.state.documents import DocumentDatabase, Documents
+from onetool.util.clock_watch import Clock
 
 VERSION = 1
 FIRST_RETRY_SECONDS = 30.0
@@ -150,7 +151,7 @@ class ToolLists:
         self,
         database: DocumentDatabase,
         redact: Callable[[str], str] = str,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
     ) -> None:
         self.clock = clock
         self._lists = Documents(database, "tool list", is_announced=False)

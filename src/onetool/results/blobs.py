@@ -5,13 +5,13 @@ Code passes the handle on; a run that returns it sends the content to its client
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import Part, ResultFiles, ResultParts, is_handle, new_handle
-from onetool.util.clock_watch import read_steady_clock
+from onetool.util.clock_watch import Clock, read_steady_clock
 from onetool.util.versioning import check_version
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Media:
         parts: ResultParts,
         place: str,
         ttl: float,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         self._parts = parts
@@ -104,10 +104,10 @@ class Media:
 def open_media(
     directory: Path,
     ttl: float,
-    clock: Callable[[], float] = time.time,
+    clock: Clock = time.time,
     max_bytes: int = DEFAULT_MAX_BYTES,
     *,
-    steady: Callable[[], float] = read_steady_clock,
+    steady: Clock = read_steady_clock,
 ) -> Media:
     """Return the blobs in the files of a directory."""
     return Media(ResultFiles(directory, clock, kind="media", steady=steady), str(directory), ttl, clock, max_bytes)

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
-from onetool.util.clock_watch import ClockWatch, read_steady_clock
+from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 from onetool.util.locks import locked
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -90,11 +90,11 @@ class ResultFiles:
     def __init__(
         self,
         directory: Path,
-        clock: Callable[[], float],
+        clock: Clock,
         max_remembered: int = DEFAULT_MAX_REMEMBERED,
         *,
         kind: str = "result",
-        steady: Callable[[], float] = read_steady_clock,
+        steady: Clock = read_steady_clock,
     ) -> None:
         self._directory = directory
         self._kind = kind

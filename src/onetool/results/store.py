@@ -6,7 +6,7 @@ does not exist. The other modules of this package implement the parts.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from onetool.results.meta import Meta
 from onetool.results.quota import Quota, Stored
 from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
-from onetool.util.clock_watch import read_steady_clock
+from onetool.util.clock_watch import Clock, read_steady_clock
 from onetool_child.json_types import JsonMapping, JsonObject
 
 _SEARCH_SECONDS = 30.0
@@ -39,7 +39,7 @@ class StoredResults:
         ttl: float,
         preview_lines: int,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
         search_seconds: float = _SEARCH_SECONDS,
         quota: Quota | None = None,
     ) -> None:
@@ -302,11 +302,11 @@ class ResultStore(StoredResults):
         directory: Path,
         ttl: float,
         preview_lines: int,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
         search_seconds: float = _SEARCH_SECONDS,
         *,
         quota: Quota | None = None,
-        steady: Callable[[], float] = read_steady_clock,
+        steady: Clock = read_steady_clock,
     ) -> None:
         files = ResultFiles(directory, clock, steady=steady)
         super().__init__(

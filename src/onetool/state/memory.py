@@ -3,9 +3,10 @@
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from onetool.errors import ToolError
+from onetool.util.clock_watch import Clock
 from onetool.util.problem import Problem
 
 MAX_NAMES = 20_000  # of counters; clients choose some of them
@@ -14,7 +15,7 @@ MAX_NAMES = 20_000  # of counters; clients choose some of them
 class MemoryCounters:
     """Counters of one process. With too many names, the least recent ones are forgotten."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
@@ -50,7 +51,7 @@ class EndedSessions:
 
     problem: Problem | None = None
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Clock = time.time) -> None:
         self._clock = clock
         self._ended: dict[str, float] = {}
 

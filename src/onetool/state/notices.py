@@ -8,7 +8,7 @@ because `ot.notify` needs no permission and must not fill the disk.
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from onetool.config.model import Topic
 from onetool.core.render import render
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
 from onetool.state.storage import Counters, NoticeStorage
+from onetool.util.clock_watch import Clock
 from onetool.util.locks import locked
 from onetool.util.time_format import in_utc
 
@@ -40,7 +41,7 @@ def count_message(counters: Counters, agent: str, per_minute: int) -> None:
         )
 
 
-def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Callable[[], float]) -> str:
+def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Clock) -> str:
     """Append the message to the file of the topic and return a one-line summary. Blocks on the disk and on a lock."""
     if len(topic) > MAX_TOPIC_CHARS:
         raise ArgumentError(f"topic too long: {len(topic)} characters (maximum {MAX_TOPIC_CHARS})")

@@ -6,13 +6,13 @@ A result is readable on every replica with the same working directory, which is 
 import io
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, Final, cast, get_args
 
 from onetool.results.files import Part, StoredFiles
 from onetool.state.postgres_database import Database, Statements
-from onetool.util.clock_watch import Sweep
+from onetool.util.clock_watch import Clock, Sweep
 
 CHUNK_BYTES: Final = 1 << 20
 SWEEP_SECONDS: Final = 60.0
@@ -37,9 +37,7 @@ CONTENT: Final = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY
 class PartRows:
     """The parts of results (`kind` is "result") or media, with the interface of `ResultFiles`."""
 
-    def __init__(
-        self, database: Database, scope: str, clock: Callable[[], float] = time.time, kind: str = "result"
-    ) -> None:
+    def __init__(self, database: Database, scope: str, clock: Clock = time.time, kind: str = "result") -> None:
         self._database, self._scope, self._clock, self._kind = database, scope, clock, kind
         self._expiry = Sweep(clock, SWEEP_SECONDS)
 

@@ -16,6 +16,7 @@ from onetool.state.run_store import DEFAULT_QUOTA, RunOwners, RunQuota, RunTable
 from onetool.state.schema import VERSION
 from onetool.state.sealing import Sealer
 from onetool.state.session_store import DEFAULT_TTL, SessionTables
+from onetool.util.clock_watch import Clock
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -93,7 +94,7 @@ class RunRows(RunTables):
         get_version: Callable[[], int],
         *,
         quota: RunQuota = DEFAULT_QUOTA,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
     ) -> None:
         # As in files: what a person approved survives a power failure, the rest survives the end of the process.
         rows = SealedRows(database, "runs", get_version, is_always_durable=False)
@@ -103,7 +104,7 @@ class RunRows(RunTables):
 class SessionRows(SessionTables):
     """The sessions of all replicas."""
 
-    def __init__(self, database: Database, ttl: float = DEFAULT_TTL, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, ttl: float = DEFAULT_TTL, clock: Clock = time.time) -> None:
         super().__init__(SealedRows(database, "sessions", lambda: 0), ttl, clock)
 
 

@@ -7,14 +7,14 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from onetool.errors import ArgumentError, BudgetExceeded, PermissionDenied, StorageError, ToolError
 from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
-from onetool.util.clock_watch import ClockWatch, read_steady_clock
+from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 
 VERSION = 1
 DEFAULT_TTL = 86_400.0  # seconds since the last use
@@ -66,9 +66,9 @@ class SessionTables:
         self,
         database: SealedTables,
         ttl: float = DEFAULT_TTL,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
         *,
-        steady: Callable[[], float] = read_steady_clock,
+        steady: Clock = read_steady_clock,
     ) -> None:
         self._database = database
         self._ttl = ttl
@@ -188,9 +188,9 @@ class SessionStore(SessionTables):
         self,
         directory: Path,
         ttl: float = DEFAULT_TTL,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
         *,
-        steady: Callable[[], float] = read_steady_clock,
+        steady: Clock = read_steady_clock,
     ) -> None:
         database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
         super().__init__(database, ttl, clock, steady=steady)

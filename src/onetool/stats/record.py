@@ -8,7 +8,7 @@ transaction also updates the aggregates (`onetool.stats.rollup`) that reports us
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onetool.errors import ToolError
@@ -18,7 +18,7 @@ from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE
 from onetool.util.background import Background
-from onetool.util.clock_watch import Sweep
+from onetool.util.clock_watch import Clock, Sweep
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Recorder:
         database: StatisticsDatabase,
         *,
         max_rows: Mapping[str, int] = MAX_ROWS,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
     ) -> None:
         """Create the recorder without disk access."""
         self.database = database

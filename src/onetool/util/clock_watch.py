@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 MAX_DIFFERENCE_SECONDS = 30.0  # by which two clocks may differ between two checks
 SETTLE_SECONDS = 600.0  # for which a clock that has jumped is not believed
+Clock = Callable[[], float]  # returns seconds
 
 
 def read_steady_clock() -> float:
@@ -16,7 +17,7 @@ def read_steady_clock() -> float:
 class ClockWatch:
     """Compares a clock with the steady clock of the machine, each time that it is checked."""
 
-    def __init__(self, clock: Callable[[], float], steady: Callable[[], float] = read_steady_clock) -> None:
+    def __init__(self, clock: Clock, steady: Clock = read_steady_clock) -> None:
         self._clock = clock
         self._steady = steady
         self._offset: float | None = None  # at the last check
@@ -41,9 +42,7 @@ class ClockWatch:
 class Sweep:
     """Decides when to delete what is old: once per interval, and never soon after the clock has jumped."""
 
-    def __init__(
-        self, clock: Callable[[], float], seconds: float, steady: Callable[[], float] = read_steady_clock
-    ) -> None:
+    def __init__(self, clock: Clock, seconds: float, steady: Clock = read_steady_clock) -> None:
         self._watch = ClockWatch(clock, steady)
         self._seconds = seconds
         self._steady = steady

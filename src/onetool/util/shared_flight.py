@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
 
+from onetool.util.clock_watch import Clock
+
 KEPT_SECONDS = 1.0
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ class SharedFlight(Generic[T]):
     a pause of that length. So callers in a loop leave others at least half of the time.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._flights: dict[Hashable, _Flight[T]] = {}

@@ -7,13 +7,13 @@ calls.
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.errors import BudgetExceeded
 from onetool.state.storage import Counters
+from onetool.util.clock_watch import Clock
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RateLimiter:
 
     problem: str | None = None
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._calls: dict[str, deque[float]] = {}
 
@@ -64,7 +64,7 @@ class CountedRateLimiter:
 class SharedRateLimiter:
     """A rate limiter that counts the calls of all processes. `acquire` blocks on disk access: call it in a thread."""
 
-    def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, file: Path, clock: Clock = time.time) -> None:
         self._file = file
         self._clock = clock
         self._local_limiter = RateLimiter()

@@ -18,6 +18,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import BudgetExceeded, StorageError
 from onetool.state.storage import SharedCounters
 from onetool.stats.tokens import count_tokens
+from onetool.util.clock_watch import Clock
 
 Kind = Literal["time_seconds", "calls", "tokens", "cost"]
 KINDS: tuple[Kind, ...] = ("time_seconds", "calls", "tokens", "cost")
@@ -51,7 +52,7 @@ class BudgetGuard:
         agent: str = "default",
         warn: Callable[[str], None] | None = None,
         count_tokens: Callable[[Any], int] = count_tokens,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.limits = limits
         self.agent = agent

@@ -17,6 +17,7 @@ from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.state.storage import Counters, EndedSessionStorage, State
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
+from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 
 KEY_NAME = "browser sessions"
@@ -57,19 +58,19 @@ class SessionMemory:
 class BrowserVault:
     """Seals facts for browsers. The name of its cookie is that of its key: servers on one machine share cookies."""
 
-    def __init__(self, key: bytes, memory: SessionMemory, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, key: bytes, memory: SessionMemory, clock: Clock = time.time) -> None:
         self.memory = memory
         self._clock = clock
         self.cookie = f"onetool_{sha256(b'cookie' + key).hexdigest()[:16]}"
         self._sealer = Sealer(key, "the key of browser sessions", StorageError)
 
     @classmethod
-    def create_local(cls, clock: Callable[[], float] = time.time) -> Self:
+    def create_local(cls, clock: Clock = time.time) -> Self:
         """Return a vault of one server: a restart ends its sessions."""
         return cls(os.urandom(KEY_BYTES), SessionMemory(MemoryCounters(), EndedSessions(clock)), clock)
 
     @classmethod
-    def open_for(cls, state: State, clock: Callable[[], float] = time.time) -> Self:
+    def open_for(cls, state: State, clock: Clock = time.time) -> Self:
         """Return the vault of all servers with this state. Blocks when it is opened for the first time."""
         memory = SessionMemory(state.counters, state.ended_sessions, lambda: state.problem)
         return cls(state.load_key(KEY_NAME), memory, clock)

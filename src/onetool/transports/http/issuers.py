@@ -10,7 +10,7 @@ cannot be fetched for an hour, no JWT of the issuer is accepted until they can.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from onetool.net.messages import Request, Response
 from onetool.net.urls import Target, parse_target
 from onetool.transports.http.errors import ApiError
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import has_few_values
 
@@ -105,7 +106,7 @@ class _IssuerState:
 class IssuerDirectory:
     """The issuers that are known to this server."""
 
-    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: Log, clock: Clock = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._states: dict[str, _IssuerState] = {}

@@ -24,6 +24,7 @@ from onetool.errors import ToolError
 from onetool.state.storage import State
 from onetool.transports.http.browser_vault import BrowserVault
 from onetool.transports.http.credential import FindToken, RequestCredential, identify_issuer
+from onetool.util.clock_watch import Clock
 from onetool.util.one_time_codes import CODE_SECONDS, redeem_code
 from onetool_child.json_types import JsonObject
 
@@ -51,7 +52,7 @@ class BrowserSessions:
         self,
         user: Callable[[], Path],
         state: Callable[[], State],
-        clock: Callable[[], float] = time.time,
+        clock: Clock = time.time,
         *,
         issuers: Callable[[], Iterable[Issuer]] = tuple,
     ) -> None:

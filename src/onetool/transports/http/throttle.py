@@ -17,6 +17,7 @@ from onetool.errors import StorageError
 from onetool.state.storage import Counters
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.tokens import STORE_AWAY
+from onetool.util.clock_watch import Clock
 
 MAX_FAILURES = 20
 WINDOW_SECONDS = 60.0
@@ -32,7 +33,7 @@ T = TypeVar("T")
 class AuthThrottle:
     """The failed attempts of all addresses, in `counters`."""
 
-    def __init__(self, counters: Callable[[], Counters], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, counters: Callable[[], Counters], clock: Clock = time.monotonic) -> None:
         self._get_counters = counters
         self._clock = clock
         self._limited: dict[str, float] = {}  # until when, as the counters said

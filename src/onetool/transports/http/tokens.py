@@ -16,6 +16,7 @@ from onetool.config.settings_reader import config_files
 from onetool.errors import StorageError
 from onetool.state.storage import StoredTokens
 from onetool.transports.http.errors import ApiError
+from onetool.util.clock_watch import Clock
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
 PREFIX = "ot_"
@@ -38,7 +39,7 @@ def identify_token(token: Token) -> str:
 class TokenSet:
     """The tokens in the settings. Expired tokens, and those whose environment variable is not set, match nothing."""
 
-    def __init__(self, tokens: Iterable[Token], env: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, tokens: Iterable[Token], env: Mapping[str, str], clock: Clock = time.time) -> None:
         self._clock = clock
         self._tokens = [
             (token.hash or (hash_token(value) if (value := env.get(token.token_env or "")) else None), token)

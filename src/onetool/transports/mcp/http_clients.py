@@ -5,10 +5,12 @@ and name, and listed for some minutes after their last request.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
+
+from onetool.util.clock_watch import Clock
 
 SESSION_HEADER = "mcp-session-id"
 MAX_CLIENTS = 2000
@@ -32,7 +34,7 @@ class HttpClient:
 class HttpClients:
     """The clients of one server, those with the latest requests."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Clock = time.time) -> None:
         self._clock = clock
         self._known: dict[str, HttpClient] = {}
 
