@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from onetool.errors import error_type
 from onetool.util.background import Background
 from onetool.util.locks import locked
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.state.audit_records import StoredRecord
@@ -32,7 +33,7 @@ WRITE_SECONDS = 0.01  # in which another process finishes a line
 GATHER_SECONDS = 0.2
 
 
-def _json(line: dict[str, Any]) -> str:
+def _json(line: JsonObject) -> str:
     import json
 
     import orjson
@@ -66,7 +67,7 @@ class Log:
         self._file = file
         self._level = LEVELS.get(level.upper(), LEVELS["INFO"])
         self._redact = redact
-        self._lines: deque[dict[str, Any]] = deque(maxlen=MAX_LINES_WAITING)
+        self._lines: deque[JsonObject] = deque(maxlen=MAX_LINES_WAITING)
         self._text_waiting = 0
         self._is_torn = True  # whether the last line in the file may be incomplete
         gather = GATHER_SECONDS if gathers else 0.0
@@ -106,7 +107,7 @@ class Log:
         )
 
     @contextlib.contextmanager
-    def span(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
+    def span(self, name: str, **fields: Any) -> Iterator[JsonObject]:
         """Measure the block and log it with the fields of the yielded dictionary."""
         started = time.perf_counter()
         try:
@@ -117,7 +118,7 @@ class Log:
             raise
         self.log_end(name, time.perf_counter() - started, fields.pop("error", None), fields)
 
-    def log_end(self, name: str, seconds: float, error: str | None, fields: dict[str, Any]) -> None:
+    def log_end(self, name: str, seconds: float, error: str | None, fields: JsonObject) -> None:
         duration_ms = round(seconds * 1000, 3)
         outcome = {"status": "ok"} if error is None else {"status": "error", "error_type": error}
         self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration_ms, **outcome, **fields)
@@ -142,7 +143,7 @@ class Log:
             self.problem = f"cannot write {self.name}: {error}"
         return True
 
-    def _write(self, path: Path, lines: list[dict[str, Any]]) -> None:
+    def _write(self, path: Path, lines: list[JsonObject]) -> None:
         with _open(path) as file:
             for line in lines:  # one write per line, because other processes may append too
                 data = b"\n" * (self._is_torn and _has_torn_line(file, path)) + self._text(line)
@@ -151,11 +152,11 @@ class Log:
                 if written != len(data):
                     raise OSError(errno.ENOSPC, "no space left for a whole line")
 
-    def _text(self, line: dict[str, Any]) -> bytes:
+    def _text(self, line: JsonObject) -> bytes:
         return (encode_line(line, self._redact) + "\n").encode("utf-8", "backslashreplace")
 
 
-def encode_line(line: dict[str, Any], redact: Callable[[str], str]) -> str:
+def encode_line(line: JsonObject, redact: Callable[[str], str]) -> str:
     """Return the line as redacted JSON."""
     return redact(_json({**line, "time": datetime.fromtimestamp(line["time"], UTC).isoformat()}))
 

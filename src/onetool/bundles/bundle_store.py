@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from onetool.backends.http_tool import credentials
 from onetool.bundles import listing, rules, store_errors
@@ -33,13 +33,14 @@ from onetool.stats.database import StatisticsFile
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 from onetool.util.problem import Problem
 from onetool.util.storage_errors import is_full
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.search.index_reader import IndexReader
 
 Item = TypeVar("Item", Bundle, StoredTool)
 NAMES_PER_PAGE = 2_000
-Body = Mapping[str, Any]
+Body = JsonMapping
 Pair = tuple[str, str]
 Check = Callable[[Bundle | StoredTool | None], None]  # gets the stored value, and raises to prevent the change
 
@@ -136,7 +137,7 @@ class BundleStore:
     def _change_bundle(
         self,
         bundle_id: str,
-        change: Mapping[str, Any],
+        change: JsonMapping,
         check: Check,
         reject: Callable[[BundleRow], None] = lambda _: None,
     ) -> None:

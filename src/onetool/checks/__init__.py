@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import PurePath
-from typing import Any
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -30,6 +29,7 @@ from onetool.util.problem import OK, PROBLEM, STORAGE, WARNING, Location, Proble
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool.util.version import __version__
+from onetool_child.json_types import JsonObject
 
 LEVELS = (PROBLEM, WARNING, OK)
 MAX_LENGTH = 2000
@@ -48,7 +48,7 @@ class Checks:
     bundles: BundleSource
     reader: SettingsReader
 
-    async def report_health(self, parts: Parts, log: Log) -> dict[str, Any]:
+    async def report_health(self, parts: Parts, log: Log) -> JsonObject:
         """Return a health report; `findings` are the problems as structured data."""
         with suppress(ToolError):  # `find_problems` reports it
             await self.registry.refresh()

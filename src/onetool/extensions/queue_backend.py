@@ -6,7 +6,7 @@ not, and a repetition of the call by another process follows the same job.
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from onetool.errors import Cancelled, Interrupted, StorageError, ToolError, Tool
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker_backend import Timeouts
 from onetool.state.storage import LOST_SECONDS, JobRequest, JobStatus, JobStorage
+from onetool_child.json_types import JsonMapping
 
 POLL_SECONDS = 2.0  # a notification may be lost with a connection
 RETRY_SECONDS = 0.5  # while the database does not answer
@@ -45,7 +46,7 @@ class QueueBackend:
     def identify(self, _tool: Tool) -> Any:
         return [self.extension.identify(), self.queue]
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         ticket = context.ticket
         is_detached = ticket is not None and ticket.is_detached
         request = JobRequest(
@@ -156,7 +157,7 @@ class _JobFollower:
             self._report(event)
         return status, POLL_SECONDS
 
-    def _report(self, event: Mapping[str, Any]) -> None:
+    def _report(self, event: JsonMapping) -> None:
         context = self._context
         callback = context.on_progress if event["kind"] == "progress" else context.on_log
         if callback is not None:

@@ -28,6 +28,7 @@ from onetool.state.queue_connector import PatientConnector
 from onetool.state.result_rows import PartRows
 from onetool.state.worker_jobs import HeldJob, WorkerJobs
 from onetool.util.redact import Redactor
+from onetool_child.json_types import JsonMapping
 
 HEARTBEAT_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 1.0  # for jobs that return to the queue, about which nobody notifies
@@ -138,7 +139,7 @@ class QueueWorker:
         async with asyncio.timeout(float(facts["seconds"])):
             return await tool.backend.invoke(tool, args, context)
 
-    async def _find_tool(self, facts: Mapping[str, Any]) -> Tool:
+    async def _find_tool(self, facts: JsonMapping) -> Tool:
         """Return the tool of the job. Its pack must be one that the settings of this worker give to the queue."""
         pack = facts["pack"]
         queue = facts["queue"]
@@ -152,7 +153,7 @@ class QueueWorker:
             raise ToolNotFound(f"the worker of the queue {queue} has no tool {name}", hint=hint)
         return tool
 
-    def _store_media(self, facts: Mapping[str, Any], data: bytes, mime_type: str) -> str:
+    def _store_media(self, facts: JsonMapping, data: bytes, mime_type: str) -> str:
         output = self._loaded.settings.output
         parts = PartRows(self._database, facts["scope"], kind="media")
         media = Media(parts, self._database.place, output.result_ttl, max_bytes=output.max_stored_bytes)

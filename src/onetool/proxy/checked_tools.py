@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from onetool.config.model import Server
 from onetool.core.context import Permission
@@ -20,6 +20,7 @@ from onetool.state.documents import Documents
 from onetool.util.invisible import replace_in_name
 from onetool.util.problem import PROBLEM, WARNING, Problem, limit_problems
 from onetool.util.sanitize import clean, clean_schema
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.proxy.upstream import Upstream
@@ -50,7 +51,7 @@ def check_tools(
     server = upstream.server
     is_strict = server.pin == "strict"
     chosen = [definition for definition in definitions if is_chosen(definition.name, server)]
-    pinned: Mapping[str, Any] = {}
+    pinned: JsonMapping = {}
     differences = Differences({}, {})
     claims: Mapping[str, str] = {}
     problem = None
@@ -134,7 +135,7 @@ def _make_tool(
     upstream: "Upstream",
     name: str,
     definition: Definition,
-    pin: Mapping[str, Any],
+    pin: JsonMapping,
     refresh: Refresh,
     *,
     is_pending: bool,

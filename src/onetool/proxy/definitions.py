@@ -7,7 +7,7 @@ descriptions are cleaned before a model sees them, and an invalid schema is igno
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import ArgumentError, ToolError
 from onetool.state.documents import DocumentDatabase, Documents
 from onetool.util.clock_watch import Clock
+from onetool_child.json_types import JsonMapping
 
 VERSION = 1
 FIRST_RETRY_SECONDS = 30.0
@@ -32,12 +33,12 @@ class Definition:
 
     name: str
     description: str
-    input_schema: Mapping[str, Any]
-    output_schema: Mapping[str, Any] | None = None
+    input_schema: JsonMapping
+    output_schema: JsonMapping | None = None
     is_sound: bool = True  # whether its input schema is valid
     pattern_problem: str = ""  # which patterns of its input schema are not checked
     title: str = ""
-    annotations: Mapping[str, Any] | None = None
+    annotations: JsonMapping | None = None
 
     @classmethod
     def from_sdk(cls, tool: Any) -> Self:
@@ -66,7 +67,7 @@ class UpstreamSchema(ForeignSchema):
     """The input schema of an upstream tool, without defaults: the server fills them in itself."""
 
     @cached_property
-    def defaults(self) -> Mapping[str, Any]:
+    def defaults(self) -> JsonMapping:
         return {}
 
 

@@ -16,6 +16,7 @@ from onetool.proxy.definitions import Definition
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.storage import Pinned
 from onetool.util.text import count_common, pluralize
+from onetool_child.json_types import JsonMapping
 
 ACCEPTED = "hints_accepted"  # key in a pin: the origin of the annotations, if a person has accepted them
 MAX_DIFF_LINES = 40
@@ -101,7 +102,7 @@ def open_pins(private: Path) -> Documents:
     return Documents(DocumentFile(private), "pins")
 
 
-def _describe_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _describe_difference(before: JsonMapping, after: JsonMapping) -> str:
     old = _to_lines(before)
     new = _to_lines(after)
     start = max(0, count_common(old, new) - 1)
@@ -115,5 +116,5 @@ def _describe_difference(before: Mapping[str, Any], after: Mapping[str, Any]) ->
     return "\n".join(lines)
 
 
-def _to_lines(data: Mapping[str, Any]) -> list[str]:
+def _to_lines(data: JsonMapping) -> list[str]:
     return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False).splitlines()

@@ -6,7 +6,7 @@ older one sends it during a call without naming the call, so it is relayed when 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -14,6 +14,7 @@ from typing import Any, Self
 from onetool.core.context import Foreign, ToolContext
 from onetool.errors import ToolError
 from onetool_child.interface import MAX_LOG_CHARS, MAX_PROGRESS_CHARS
+from onetool_child.json_types import JsonMapping, JsonObject
 
 RELAY_KEY = "relay"  # key of ToolContext.metadata
 DECLARED_KEY = "onetool/clientCapabilities"  # internal key of requests; removed before sending
@@ -42,7 +43,7 @@ class Relay:
     ask: Ask = _refuse
     log: Callable[[Any], Awaitable[None]] = _ignore
     progress: Progress | None = None
-    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    capabilities: JsonMapping = field(default_factory=dict)
     log_level: str | None = None
     takes_questions: bool = False  # as results; such a client repeats the call with the answers
     input_responses: Any = None
@@ -56,7 +57,7 @@ class Relay:
     _questions: set["asyncio.Future[Any]"] = field(default_factory=set)
 
     @property
-    def meta(self) -> dict[str, Any]:
+    def meta(self) -> JsonObject:
         """The metadata of requests for this client."""
         from mcp_types import LOG_LEVEL_META_KEY
 
@@ -202,7 +203,7 @@ class Relays:
         return level
 
     @property
-    def callbacks(self) -> dict[str, Any]:
+    def callbacks(self) -> JsonObject:
         """The callbacks of the SDK client. Where possible, each request declares the capabilities of its client."""
         import mcp_types as mcp
 
@@ -284,7 +285,7 @@ class DeclaringStream(WrappedStream):
         await self._stream.send(message)
 
 
-def _declare(method: str, params: dict[str, Any]) -> None:
+def _declare(method: str, params: JsonObject) -> None:
     from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
     if method == "initialize":

@@ -36,6 +36,7 @@ from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
 from onetool.state.storage import MediaStorage
 from onetool_child.interface import MAX_PROGRESS_CHARS
+from onetool_child.json_types import JsonMapping, JsonObject
 
 AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
 MAX_DECODINGS = 3
@@ -165,7 +166,7 @@ class Upstream:
         session = await self._choose_session(context)
         await session.connect(context.on_progress)
 
-    async def invoke(self, tool: Tool, args: Mapping[str, Any], context: ToolContext) -> Any:
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         session = await self._choose_session(context)
         before = session.get_definition(tool.name)
         connection = await session.connect(context.on_progress)
@@ -231,15 +232,15 @@ class Upstream:
 
     # --- resources and prompts ------------------------------------------------------------------------------------
 
-    async def list_resources(self, context: ToolContext) -> list[dict[str, Any]]:
+    async def list_resources(self, context: ToolContext) -> list[JsonObject]:
         """List the resources and templates that the agent may read."""
         return await self._list("resources", ("resources", "resource_templates"), context)
 
-    async def list_prompts(self, context: ToolContext) -> list[dict[str, Any]]:
+    async def list_prompts(self, context: ToolContext) -> list[JsonObject]:
         """List the prompts that the agent may use."""
         return await self._list("prompts", ("prompts",), context)
 
-    async def _list(self, capability: str, parts: Sequence[str], context: ToolContext) -> list[dict[str, Any]]:
+    async def _list(self, capability: str, parts: Sequence[str], context: ToolContext) -> list[JsonObject]:
         """Return these lists of the server as one, without what the agent may not use. A relay gets them unchanged."""
         session, connection = await self._connect("", context)
         if getattr(connection.client.server_capabilities, capability) is None:

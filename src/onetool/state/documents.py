@@ -4,7 +4,7 @@ A document that is deleted leaves a row, so that its version never decreases. Po
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from onetool.state.sqlite_database import SqliteDatabase, Transaction
 from onetool.util.background import SQLITE_SUFFIXES
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import NewerVersion
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -80,7 +81,7 @@ class Documents:
         rows = self._database.select(GET, self.kind, name)
         return self._parse(name, self._read(name, rows[0] if rows else None))
 
-    def get_all(self) -> dict[str, Any]:
+    def get_all(self) -> JsonObject:
         """Return all documents by name."""
         self.load()
         documents = {}
@@ -97,12 +98,12 @@ class Documents:
     def update(self, name: str, change: Callable[[Any], Any]) -> Any:
         """Change a document, while nobody else can. `change` gets the current one or None; None deletes it."""
 
-        def change_one(documents: Mapping[str, Any]) -> dict[str, Any]:
+        def change_one(documents: JsonMapping) -> JsonObject:
             return {name: change(documents[name])}
 
         return self.update_all([name], change_one)[name]
 
-    def update_all(self, names: Sequence[str], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    def update_all(self, names: Sequence[str], change: Callable[[JsonMapping], JsonObject]) -> JsonObject:
         """Change several documents in one transaction, while nobody else changes the first one."""
         self.load()
         with self._database.changing(self.kind, names[0], is_announced=self._is_announced) as transaction:

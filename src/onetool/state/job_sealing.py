@@ -1,7 +1,7 @@
 """Seals the input and the result of jobs with a key that is derived from `ONETOOL_KEY` and not in the database."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from onetool.errors import ToolError, describe
@@ -10,6 +10,7 @@ from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.util.raw_json import RawJson
 from onetool_child.data import encode
 from onetool_child.errors import restore
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import UTF8, split_text
 
 PURPOSE: Final = b"onetool jobs"
@@ -25,12 +26,12 @@ class JobSealer:
     def __init__(self, keys: str) -> None:
         self._sealers = [Sealer(_derive(key), "ONETOOL_KEY", make_error) for key in parse_keys(keys)]
 
-    def seal(self, name: str, facts: Mapping[str, Any], body: bytes) -> bytes:
+    def seal(self, name: str, facts: JsonMapping, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
             raise ToolError(f"the {name} is too large: a queue accepts at most {MAX_BYTES >> 20} MiB")
         return self._sealers[0].seal(json.dumps(facts).encode() + b"\n" + body, name.encode())
 
-    def open(self, name: str, sealed: bytes) -> tuple[dict[str, Any], bytes]:
+    def open(self, name: str, sealed: bytes) -> tuple[JsonObject, bytes]:
         """Return facts and body. Raise StorageError if they were not sealed under this name with one of the keys."""
         opened, _ = open_any(self._sealers, sealed, name.encode())
         facts, _, body = opened.partition(b"\n")

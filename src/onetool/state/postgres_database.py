@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +17,7 @@ from onetool.state.migrations import OUTDATED, check_version, migrate
 from onetool.state.schema import SCHEMA
 from onetool.util.problem import STORAGE
 from onetool.util.store_url import describe_url, find_passwords
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -44,7 +45,7 @@ SESSION = (
     "SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = 'error'"
 )
 INSTALL = "pip install 'onetool-run[postgres]'"
-Parameters = Sequence[Any] | Mapping[str, Any]
+Parameters = Sequence[Any] | JsonMapping
 
 
 class Statements:
@@ -220,7 +221,7 @@ class Database:
         text = self._describe(error)
         return StoreUnavailable(f"the database {self.place} does not answer: {text}", **self.retry_fields())
 
-    def retry_fields(self) -> dict[str, Any]:
+    def retry_fields(self) -> JsonObject:
         hint = "repeat the call later; `onetool store status` shows the state of the database"
         return {"hint": hint, "code": StoreUnavailable.CODE, "retry_after_seconds": RETRY_SECONDS, "is_retryable": True}
 

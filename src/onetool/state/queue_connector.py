@@ -13,9 +13,10 @@ from procrastinate.exceptions import ConnectorException
 from psycopg import AsyncConnection, OperationalError
 
 from onetool.state.postgres_database import OPTIONS, SESSION
+from onetool_child.json_types import JsonObject
 
 RETRY_SECONDS: Final = 0.5
-POOL: Final[dict[str, Any]] = {"min_size": 1, "max_size": 4, "timeout": 4.0, "reconnect_timeout": 1.0}
+POOL: Final[JsonObject] = {"min_size": 1, "max_size": 4, "timeout": 4.0, "reconnect_timeout": 1.0}
 P = ParamSpec("P")
 T = TypeVar("T")
 

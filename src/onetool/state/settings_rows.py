@@ -14,6 +14,7 @@ from onetool.state.postgres_database import Database
 from onetool.state.storage import StoredSettings
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import check_version
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.config.contents import SettingsContents
@@ -67,7 +68,7 @@ class SettingsRows:
         return self._documents.get(HISTORY) or ""
 
     def update(self, change: Change) -> None:
-        def apply(documents: Mapping[str, Any]) -> dict[str, Any]:
+        def apply(documents: JsonMapping) -> JsonObject:
             before = self._parse(documents[CURRENT])
             after, history = change(before, documents[HISTORY] or "")
             current = documents[CURRENT]

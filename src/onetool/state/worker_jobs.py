@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from onetool.state.job_sealing import JobSealer
 from onetool.state.queue_connector import PatientConnector
 from onetool.state.storage import MAX_ATTEMPTS
 from onetool.util.redact import Redactor
+from onetool_child.json_types import JsonMapping, JsonObject
 
 # procrastinate's workers do not say which queues they serve.
 REGISTER: Final = """
@@ -69,10 +70,10 @@ class HeldJob:
 
     name: str
     delivery: Job
-    facts: Mapping[str, Any] = field(default_factory=dict)  # sealed by the replica
+    facts: JsonMapping = field(default_factory=dict)  # sealed by the replica
     value: Any = None
     error: Exception | None = None
-    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    events: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     event_count: int = 0
     reported_count: int = 0
 
@@ -89,7 +90,7 @@ class HeldJob:
         event = {"number": self.event_count, "kind": kind, "message": message, "details": details}
         self.events.append(event)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return what the statements recognize this delivery by."""
         job = self.delivery
         return {"number": job.id, "worker_id": job.worker_id, "attempts": job.attempts}
@@ -139,7 +140,7 @@ class WorkerJobs(JobManager):
             held.error = ToolError(f"a worker rejected the job: {error.message}", code="job_rejected")
         return job
 
-    def _open(self, job: HeldJob, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _open(self, job: HeldJob, rows: Sequence[JsonMapping]) -> None:
         """Read the input. Raise ToolError if the job is repeated, or was sealed for another queue or time."""
         if not rows:
             raise ToolError(f"no replica has added job {job.delivery.id}")

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from onetool.errors import ArgumentError, ToolError
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MISSING = object()
 STEPS = "steps"  # the name before the name of a step
@@ -145,11 +146,11 @@ class Values:
 
     def __init__(
         self,
-        args: Mapping[str, Any],
+        args: JsonMapping,
         required: frozenset[str],
         get_secret: Callable[[str], str | None],
         *,
-        steps: dict[str, Any] | None = None,
+        steps: JsonObject | None = None,
         read_file: ReadFile = _reject_file,
     ) -> None:
         self._args = args

@@ -20,6 +20,7 @@ from onetool.net.messages import EVENT_STREAM, Response
 from onetool.util.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, REDACTED, Redactor, list_encodings
 from onetool.util.secret_finder import is_secret_name
 from onetool.util.text import pluralize
+from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
 
 LARGE_RESPONSE_BYTES = 8_192  # reading more may take milliseconds
@@ -182,7 +183,7 @@ def join_headers(response: Response) -> dict[str, str]:
     return headers
 
 
-def read_headers(response: Response) -> dict[str, Any]:
+def read_headers(response: Response) -> JsonObject:
     """Return `status`, `headers` and `links` of a full response. Headers that may hold credentials are redacted."""
     headers = join_headers(response)
     for name in filter(_may_hold_credential, headers):
@@ -252,12 +253,12 @@ class EventCollector:
         elif size >= self.max_bytes:
             self.limit = f"{self.max_bytes:,} bytes"
 
-    def parse(self) -> list[dict[str, Any]]:
+    def parse(self) -> list[JsonObject]:
         """Return the events as data. Call it in a thread: the parsing of large events takes long."""
         return [_parse_event(event) for event in self.events]
 
 
-def _parse_event(event: Any) -> dict[str, Any]:
+def _parse_event(event: Any) -> JsonObject:
     """Return an event. Data that is JSON is parsed, unless it has so many values that others would wait."""
     data = event.data
     if has_few_values(data):

@@ -4,17 +4,16 @@ JSON is preferred, then a form, then multipart, then text, which includes XML, a
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from onetool.backends.http_tool.body import FORM_DATA, OTHER_TYPE, is_json
 from onetool.bundles.openapi.document import as_mapping, as_text
-from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.parameters import ObjectFields, get_list_format, join_list, to_json_text_schema
 from onetool.bundles.openapi.request import RequestBuilder, escape_literal
 from onetool.bundles.rules import invalid
+from onetool_child.json_types import JsonMapping, JsonObject
 
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
@@ -30,8 +29,8 @@ class _MediaType:
     """A media type of a body, with its translated schema."""
 
     media_type: str
-    schema: JSON
-    encoding: Mapping[str, Any]
+    schema: JsonObject
+    encoding: JsonMapping
     required: bool
 
 
@@ -69,17 +68,17 @@ class BodyWriter:
         if not members or content_type != _JSON:
             self._set_type(content_type)
 
-    def _set_argument(self, media: _MediaType, schema: JSON) -> None:
+    def _set_argument(self, media: _MediaType, schema: JsonObject) -> None:
         """Make the whole body one argument."""
         self._request.body = self._add("body", schema, required=media.required)
 
     def _set_type(self, media_type: str) -> None:
         self._request.headers["Content-Type"] = escape_literal(media_type)
 
-    def _add(self, name: str, schema: JSON, *, required: bool) -> str:
+    def _add(self, name: str, schema: JsonObject, *, required: bool) -> str:
         return self._request.add_argument(name, "body", schema, required=required)
 
-    def _expand_members(self, properties: JSON, required: list[str], rules: JSON) -> JSON:
+    def _expand_members(self, properties: JsonObject, required: list[str], rules: JsonObject) -> JsonObject:
         placeholders = {}
         for name, schema in properties.items():
             placeholders[name] = self._add(name, schema, required=name in required)
@@ -90,7 +89,7 @@ class BodyWriter:
         }
         return {escape_literal(name): placeholder for name, placeholder in placeholders.items()}
 
-    def _find_expandable_members(self, schema: JSON) -> tuple[JSON, list[str], JSON] | None:
+    def _find_expandable_members(self, schema: JsonObject) -> tuple[JsonObject, list[str], JsonObject] | None:
         """Return properties, required names and rules of a plain object; None if it cannot become arguments."""
         merged = self._merge_all_of(schema)
         properties = merged.get("properties")
@@ -102,17 +101,17 @@ class BodyWriter:
             return None
         if merged.get("type", "object") != "object":
             return None
-        rules: JSON = {key: merged[key] for key in ("anyOf", "oneOf") if key in merged}
+        rules: JsonObject = {key: merged[key] for key in ("anyOf", "oneOf") if key in merged}
         if not all(_is_required_rule(branch, properties) for rule in rules.values() for branch in rule):
             return None
         required = [name for name in merged.get("required", []) if name in properties]
         return properties, required, rules
 
-    def _merge_all_of(self, schema: JSON) -> JSON:
+    def _merge_all_of(self, schema: JsonObject) -> JsonObject:
         """Merge `allOf` of objects into one object."""
         if "allOf" not in schema:
             return schema
-        merged: JSON = {"type": "object", "properties": {}, "required": []}
+        merged: JsonObject = {"type": "object", "properties": {}, "required": []}
         for part in self._schemas.list_branches(schema, ("allOf",)):
             merged = _merge_objects(merged, {key: value for key, value in part.items() if key != "allOf"})
         return merged
@@ -146,7 +145,7 @@ class BodyWriter:
             self._request.omit("its body is omitted: it is multipart with unknown parts")
 
     def _add_field(
-        self, fields: dict[str, str], name: str, schema: JSON, encoding: Mapping[str, Any], required: bool
+        self, fields: dict[str, str], name: str, schema: JsonObject, encoding: JsonMapping, required: bool
     ) -> None:
         types = self._schemas.find_types(schema)
         if encoding.get("style") == "deepObject":
@@ -173,7 +172,7 @@ class BodyWriter:
         media_type = media.media_type.partition(";")[0].strip().lower()
         self._request.headers["Content-Type"] = media_type if media_type.startswith("multipart/") else FORM_DATA
 
-    def _build_part(self, name: str, schema: JSON, encoding: Mapping[str, Any], required: bool) -> Any:
+    def _build_part(self, name: str, schema: JsonObject, encoding: JsonMapping, required: bool) -> Any:
         content_type = as_text(encoding.get("contentType"))
         is_list = self._is_file(schema.get("items") or {})
         if is_list or self._is_file(schema):
@@ -185,7 +184,7 @@ class BodyWriter:
         is_single = content_type and not set(content_type) & set(",*${}") and "/" in content_type
         return {"value": placeholder, "contentType": content_type} if is_single else placeholder
 
-    def _is_file(self, schema: JSON) -> bool:
+    def _is_file(self, schema: JsonObject) -> bool:
         return any(
             part.get("format") == "binary" or _BINARY_TYPES.fullmatch(part.get("contentMediaType", ""))
             for part in self._schemas.list_branches(schema)
@@ -214,7 +213,7 @@ def is_binary(media_type: str) -> bool:
     return _BINARY_TYPES.fullmatch(media_type) is not None
 
 
-def to_file_schema(schema: JSON) -> JSON:
+def to_file_schema(schema: JsonObject) -> JsonObject:
     """Return the schema of an argument that names or contains a file."""
     description = f"{schema.get('description', '')} A path, or an object with base64 and filename.".strip()
     return {"type": ["string", "object"], "description": description}
@@ -224,12 +223,12 @@ def to_file(placeholder: str) -> str:
     return f"${{file:{placeholder.removeprefix('${')}"
 
 
-def _is_required_rule(branch: Any, properties: JSON) -> bool:
+def _is_required_rule(branch: Any, properties: JsonObject) -> bool:
     names = branch.get("required") if isinstance(branch, dict) else None
     return isinstance(names, list) and branch.keys() == {"required"} and all(name in properties for name in names)
 
 
-def _merge_objects(left: JSON, right: JSON) -> JSON:
+def _merge_objects(left: JsonObject, right: JsonObject) -> JsonObject:
     properties = dict(left["properties"])
     for name, schema in right.get("properties", {}).items():
         differs = name in properties and properties[name] != schema

@@ -13,8 +13,8 @@ from onetool.bundles.openapi.document import as_list
 from onetool.core.foreign_schema import is_linear
 from onetool.core.source_types import is_data
 from onetool.util.sanitize import clean
+from onetool_child.json_types import JsonObject
 
-JSON = dict[str, Any]
 MAX_VALUE_CHARS = 300  # characters of an example or a default
 MAX_CHOICES = 500
 
@@ -41,7 +41,7 @@ SUBSCHEMA_KEYWORDS = SCHEMA_KEYWORDS | LIST_KEYWORDS | MAP_KEYWORDS | {"items"}
 _ANNOTATION_KEYWORDS = {"title", "description", "default", "examples", "deprecated"}
 
 
-def translate_simple_keywords(schema: JSON) -> Iterator[tuple[str, Any]]:
+def translate_simple_keywords(schema: JsonObject) -> Iterator[tuple[str, Any]]:
     yield "type", _convert_type(schema.get("type"))
     yield "format", "binary" if schema.get("type") == "file" else None
     for key in ("title", "description"):
@@ -85,7 +85,7 @@ def _collect_choices(value: Any) -> list[Any] | None:
     return choices if choices and len(as_list(value)) <= MAX_CHOICES else None
 
 
-def _collect_examples(schema: JSON) -> list[Any] | None:
+def _collect_examples(schema: JsonObject) -> list[Any] | None:
     examples = schema["examples"] if isinstance(schema.get("examples"), list) else [schema.get("example")]
     return [example for example in examples if example is not None and is_short(example)][:2] or None
 
@@ -99,7 +99,7 @@ def list_strings(value: Any) -> list[str]:
     return list(dict.fromkeys(name for name in as_list(value) if isinstance(name, str)))
 
 
-def normalize(parts: JSON, schema: JSON) -> JSON:
+def normalize(parts: JsonObject, schema: JsonObject) -> JsonObject:
     """Normalize all keywords of a schema together."""
     return apply_nullable(
         _unwrap_single_all_of(_drop_conflicting_type(_convert_exclusive_bounds(parts, schema))), schema
@@ -109,7 +109,7 @@ def normalize(parts: JSON, schema: JSON) -> JSON:
 # --- older versions ------------------------------------------------------------------------------------------------
 
 
-def _convert_exclusive_bounds(parts: JSON, schema: JSON) -> JSON:
+def _convert_exclusive_bounds(parts: JsonObject, schema: JsonObject) -> JsonObject:
     """Convert the old form `exclusiveMinimum: true` with a `minimum`."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if schema.get(exclusive) is True and bound in parts:
@@ -117,7 +117,7 @@ def _convert_exclusive_bounds(parts: JSON, schema: JSON) -> JSON:
     return parts
 
 
-def apply_nullable(parts: JSON, schema: JSON) -> JSON:
+def apply_nullable(parts: JsonObject, schema: JsonObject) -> JsonObject:
     if schema.get("nullable") is not True and schema.get("x-nullable") is not True:
         return parts
     if "enum" in parts and None not in parts["enum"]:
@@ -131,7 +131,7 @@ def apply_nullable(parts: JSON, schema: JSON) -> JSON:
     return {"anyOf": [{key: parts[key] for key in parts if key not in annotations}, {"type": "null"}], **annotations}
 
 
-def _drop_conflicting_type(parts: JSON) -> JSON:
+def _drop_conflicting_type(parts: JsonObject) -> JsonObject:
     """Drop a type that forbids all values of `enum`."""
     types = [parts["type"]] if isinstance(parts.get("type"), str) else parts.get("type")
     if types and "enum" in parts and not any(_TYPE_CHECKS[kind](choice) for kind in types for choice in parts["enum"]):
@@ -139,7 +139,7 @@ def _drop_conflicting_type(parts: JSON) -> JSON:
     return parts
 
 
-def _unwrap_single_all_of(parts: JSON) -> JSON:
+def _unwrap_single_all_of(parts: JsonObject) -> JsonObject:
     """Unwrap `allOf` of one schema, which was used to add annotations to a reference."""
     if len(parts.get("allOf", ())) != 1 or parts.keys() - _ANNOTATION_KEYWORDS - {"allOf"}:
         return parts

@@ -1,6 +1,6 @@
 """Conversion of an operation to a tool: a validated request body for the store."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -10,7 +10,6 @@ from onetool.bundles.openapi.additions import Additions
 from onetool.bundles.openapi.bodies import BodyWriter, is_binary
 from onetool.bundles.openapi.descriptions import describe_operation, shorten
 from onetool.bundles.openapi.document import OpenApiDocument, as_list, as_mapping, as_text
-from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.names import to_tags
 from onetool.bundles.openapi.parameters import Parameter, ParameterWriter
 from onetool.bundles.openapi.references import References
@@ -21,11 +20,15 @@ from onetool.bundles.openapi.servers import ServerUrls, find_servers
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.net.messages import EVENT_STREAM
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_NAME_LENGTH = 120
 BASE_COST = 50  # of an operation, in schema nodes
-SAVE_TO: JSON = {"type": "string", "description": "Path of the file to write the response to."}
-FULL_RESPONSE: JSON = {"type": "boolean", "description": "Return status, headers, links and body, not only the body."}
+SAVE_TO: JsonObject = {"type": "string", "description": "Path of the file to write the response to."}
+FULL_RESPONSE: JsonObject = {
+    "type": "boolean",
+    "description": "Return status, headers, links and body, not only the body.",
+}
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
@@ -35,8 +38,8 @@ class OperationLocation:
 
     method: str
     path: str
-    item: Mapping[str, Any]
-    operation: Mapping[str, Any]
+    item: JsonMapping
+    operation: JsonMapping
 
     def __str__(self) -> str:
         return f"{self.method.upper()} {self.path[:200]}"
@@ -44,7 +47,7 @@ class OperationLocation:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedTool:
-    body: JSON
+    body: JsonObject
     base: str
     secrets: list[str]
     omissions: list[str]
@@ -91,15 +94,15 @@ class OperationConverter:
             request.headers[name] = value
         return ConvertedTool(self._build_tool(location, request), base, secrets, request.omissions)
 
-    def _convert_to_version_3(self, location: OperationLocation) -> Mapping[str, Any]:
+    def _convert_to_version_3(self, location: OperationLocation) -> JsonMapping:
         parameters = self._merge_parameters(location)
         if self._document.is_swagger:
             return swagger.convert_operation(self._document, location.operation, parameters)
         return {**location.operation, "parameters": parameters}
 
-    def _merge_parameters(self, location: OperationLocation) -> list[Mapping[str, Any]]:
+    def _merge_parameters(self, location: OperationLocation) -> list[JsonMapping]:
         """Return the parameters of the path and the operation; those of the operation take precedence."""
-        parameters: dict[tuple[str, str], Mapping[str, Any]] = {}
+        parameters: dict[tuple[str, str], JsonMapping] = {}
         for definition in [*as_list(location.item.get("parameters")), *as_list(location.operation.get("parameters"))]:
             parameter = self._references.resolve_mapping(definition)
             parameters[as_text(parameter.get("name")), as_text(parameter.get("in"))] = parameter
@@ -107,9 +110,7 @@ class OperationConverter:
 
     # --- the request -----------------------------------------------------------------------------------------------
 
-    def _add_path_and_parameters(
-        self, request: RequestBuilder, base: str, path: str, operation: Mapping[str, Any]
-    ) -> None:
+    def _add_path_and_parameters(self, request: RequestBuilder, base: str, path: str, operation: JsonMapping) -> None:
         parameters = [Parameter(definition, self._schemas) for definition in operation["parameters"]]
         writer = ParameterWriter(request)
         path_parameters = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
@@ -126,7 +127,7 @@ class OperationConverter:
             if parameter.location != "path":
                 writer.add(parameter)
 
-    def _add_credentials(self, request: RequestBuilder, operation: Mapping[str, Any]) -> list[str]:
+    def _add_credentials(self, request: RequestBuilder, operation: JsonMapping) -> list[str]:
         """Add the credentials. A credential that is also described as a parameter does not become an argument."""
         security = operation.get("security", self._document.root.get("security"))
         credentials = self._security.find_credentials(security)
@@ -146,7 +147,7 @@ class OperationConverter:
         request.query |= credentials.query
         return [*credentials.secrets, *self._additions.secrets]
 
-    def _add_response(self, request: RequestBuilder, operation: Mapping[str, Any]) -> None:
+    def _add_response(self, request: RequestBuilder, operation: JsonMapping) -> None:
         """Request JSON if the server offers it, because some servers respond with XML by default."""
         responses = as_mapping(operation.get("responses"))
         definitions = [responses[code] for code in responses if str(code).startswith("2")]
@@ -167,7 +168,7 @@ class OperationConverter:
 
     # --- the tool --------------------------------------------------------------------------------------------------
 
-    def _build_tool(self, location: OperationLocation, request: RequestBuilder) -> JSON:
+    def _build_tool(self, location: OperationLocation, request: RequestBuilder) -> JsonObject:
         from onetool.bundles.model import ToolDraft
 
         operation = location.operation

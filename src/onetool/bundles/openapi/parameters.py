@@ -4,16 +4,15 @@ A list is repeated or joined, depending on its style. An object becomes one argu
 its keys are not known. Parameters that a template cannot express are omitted and reported.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from onetool.bundles.openapi.document import as_mapping, as_text
-from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.references import References
 from onetool.bundles.openapi.request import RequestBuilder, encode_path, escape_literal
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
 from onetool.util.text import quote
+from onetool_child.json_types import JsonMapping, JsonObject
 
 # Headers that are set elsewhere. OpenAPI requires ignoring the first three.
 _IGNORED_HEADERS = {
@@ -34,7 +33,7 @@ _MAX_DEPTH = 3
 class Parameter:
     """A parameter with its translated schema."""
 
-    def __init__(self, definition: Mapping[str, Any], schemas: SchemaTranslator) -> None:
+    def __init__(self, definition: JsonMapping, schemas: SchemaTranslator) -> None:
         self.name = as_text(definition.get("name"))
         self.location = as_text(definition.get("in"))
         self.required = definition.get("required") is True or self.location == "path"
@@ -55,7 +54,7 @@ class Parameter:
         return bool(self.name) and not (self.location == "header" and self.name.lower() in _IGNORED_HEADERS)
 
 
-def _find_schema(definition: Mapping[str, Any], references: References) -> tuple[bool, Any]:
+def _find_schema(definition: JsonMapping, references: References) -> tuple[bool, Any]:
     content = as_mapping(definition.get("content"))
     if not content:
         return False, definition.get("schema", {})
@@ -63,7 +62,7 @@ def _find_schema(definition: Mapping[str, Any], references: References) -> tuple
     return "json" in kind, as_mapping(references.follow(media)).get("schema", {})
 
 
-def _drop_string_examples(schema: JSON, types: set[str]) -> JSON:
+def _drop_string_examples(schema: JsonObject, types: set[str]) -> JsonObject:
     """Drop examples of a list that show the text to send instead of a list."""
     if types - {"null"} != {"array"} or "examples" not in schema:
         return schema
@@ -79,7 +78,7 @@ class ParameterWriter:
         self._request = request
 
     def add(self, parameter: Parameter) -> None:
-        writers: Mapping[str, Callable[[Parameter], None]] = {
+        writers = {
             "query": self._add_query, "header": self._add_header, "cookie": self._add_cookie
         }  # fmt: skip
         if parameter.location not in writers:
@@ -183,13 +182,13 @@ class ObjectFields:
         self._fields = fields
 
     def add_members(
-        self, name: str, members: JSON, required_names: list[str], *, required: bool, depth: int = 1
+        self, name: str, members: JsonObject, required_names: list[str], *, required: bool, depth: int = 1
     ) -> None:
         for key, schema in members.items():
             full_name = f"{name}[{key}]" if name else key
             self.add(full_name, schema, required=required and key in required_names, depth=depth)
 
-    def add(self, name: str, schema: JSON, *, required: bool, depth: int = 0) -> None:
+    def add(self, name: str, schema: JsonObject, *, required: bool, depth: int = 0) -> None:
         types = self._request.schemas.find_types(schema)
         members = self._request.schemas.find_members(schema) if "object" in types else None
         if members is not None and depth < _MAX_DEPTH:
@@ -201,7 +200,7 @@ class ObjectFields:
             self._fields[key] = self._request.add_argument(name, self._location, schema, required=required)
 
 
-def to_json_text_schema(schema: JSON) -> JSON:
+def to_json_text_schema(schema: JsonObject) -> JsonObject:
     """Return the schema of a string that contains the value as JSON."""
     description = schema.get("description", "")
     return {

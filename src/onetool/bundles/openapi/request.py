@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from onetool.bundles.openapi.descriptions import MAX_ARGUMENT_LENGTH, shorten
-from onetool.bundles.openapi.keywords import JSON
 from onetool.bundles.openapi.names import UniqueNames, to_argument_name
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid
 from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import ArgumentError
+from onetool_child.json_types import JsonObject
 
 MAX_ARGUMENTS = 1_000
 _PATH_SAFE = "/:@!&'()*+,;=~%"  # without a dollar sign, which would escape a following placeholder
@@ -37,15 +37,17 @@ class RequestBuilder:
     headers: dict[str, str] = field(default_factory=dict)
     cookies: list[str] = field(default_factory=list)
     body: Any = None
-    auth: JSON | None = None
-    response: JSON = field(default_factory=dict)
-    arguments: dict[str, JSON] = field(default_factory=dict)
+    auth: JsonObject | None = None
+    response: JsonObject = field(default_factory=dict)
+    arguments: dict[str, JsonObject] = field(default_factory=dict)
     names: UniqueNames = field(default_factory=lambda: UniqueNames("_"))
     required: list[str] = field(default_factory=list)
-    rules: JSON = field(default_factory=dict)  # `anyOf` and `oneOf` over several arguments
+    rules: JsonObject = field(default_factory=dict)  # `anyOf` and `oneOf` over several arguments
     omissions: list[str] = field(default_factory=list)
 
-    def add_argument(self, name: str, location: str, schema: JSON, *, required: bool, description: Any = "") -> str:
+    def add_argument(
+        self, name: str, location: str, schema: JsonObject, *, required: bool, description: Any = ""
+    ) -> str:
         """Add an argument and return its placeholder."""
         if len(self.arguments) + len(self.omissions) >= MAX_ARGUMENTS:
             raise invalid(f"it has more than {MAX_ARGUMENTS:,} arguments")
@@ -76,19 +78,19 @@ class RequestBuilder:
                 self.arguments.pop(match[1], None)
                 self.required = [other for other in self.required if other != match[1]]
 
-    def build_schema(self) -> JSON:
+    def build_schema(self) -> JsonObject:
         """Return `argSchema`."""
         definitions = self.schemas.collect_definitions(self.arguments.values())
         arguments = {name: _drop_invalid_default(part, definitions) for name, part in self.arguments.items()}
         required = [name for name in self.required if "default" not in arguments[name]]
-        schema: JSON = {"type": "object", "properties": arguments, "additionalProperties": False, **self.rules}
+        schema: JsonObject = {"type": "object", "properties": arguments, "additionalProperties": False, **self.rules}
         return {
             **schema,
             **({"required": required} if required else {}),
             **({"$defs": definitions} if definitions else {}),
         }
 
-    def build_implementation(self) -> JSON:
+    def build_implementation(self) -> JsonObject:
         """Return `httpImpl`."""
         cookies = [self.headers["Cookie"]] if "Cookie" in self.headers else []
         headers = {**self.headers, "Cookie": "; ".join([*cookies, *self.cookies])} if self.cookies else self.headers
@@ -117,7 +119,7 @@ def escape_literal(text: str) -> str:
     return re.sub(r"(?<!\$)(\$++)(?=\{)", r"\1\1", text)
 
 
-def _drop_invalid_default(schema: JSON, definitions: JSON) -> JSON:
+def _drop_invalid_default(schema: JsonObject, definitions: JsonObject) -> JsonObject:
     if "default" not in schema:
         return schema
     foreign = ForeignSchema.from_json({**schema, "$defs": definitions})

@@ -5,13 +5,12 @@ too permissive rather than wrong. Definitions are translated once and shared by 
 of them, the most distant ones accept any value.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from onetool.bundles.openapi.descriptions import MAX_DETAIL_LENGTH, shorten
 from onetool.bundles.openapi.document import as_mapping
 from onetool.bundles.openapi.keywords import (
-    JSON,
     LIST_KEYWORDS,
     MAP_KEYWORDS,
     SCHEMA_KEYWORDS,
@@ -25,6 +24,7 @@ from onetool.bundles.openapi.names import UniqueNames
 from onetool.bundles.openapi.references import References, get_reference
 from onetool.core.foreign_schema import is_linear
 from onetool.errors import BundleError
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_NODES = 1_500  # of one schema, and of all definitions of one tool
 MAX_WORK = 4_000_000  # nodes, for a whole document; the largest known one needs half of it
@@ -36,13 +36,13 @@ class SchemaTranslator:
         self.references = references
         self._used_names = UniqueNames("_")
         self._names: dict[str, str] = {}  # names of definitions by reference
-        self._targets: dict[str, JSON] = {}
-        self._definitions: dict[str, JSON] = {}
+        self._targets: dict[str, JsonObject] = {}
+        self._definitions: dict[str, JsonObject] = {}
         self._node_counts: dict[str, int] = {}
         self.unresolved: set[str] = set()
         self._budget_left = MAX_WORK
 
-    def translate(self, schema: Any) -> JSON:
+    def translate(self, schema: Any) -> JsonObject:
         """Return the translated schema with a resolved top level. Inner references point to `$defs`."""
         target = self.references.follow(schema)
         if target is schema or not isinstance(target, dict):
@@ -52,9 +52,9 @@ class SchemaTranslator:
             return self._translate({**target, **overrides}, _Budget(MAX_NODES))
         return self._get_definition(self._claim_name(schema["$ref"], target))
 
-    def collect_definitions(self, schemas: Iterable[Any]) -> JSON:
+    def collect_definitions(self, schemas: Iterable[Any]) -> JsonObject:
         """Return all definitions to which these schemas refer, the nearest first."""
-        definitions: JSON = {}
+        definitions: JsonObject = {}
         budget = MAX_NODES
         roots = list(schemas)
         self.spend(sum(1 for schema in roots for _ in _iterate_nodes(schema)))
@@ -70,23 +70,23 @@ class SchemaTranslator:
             names = next_names
         return definitions
 
-    def resolve(self, schema: JSON) -> JSON:
+    def resolve(self, schema: JsonObject) -> JsonObject:
         """Resolve a translated schema that is only a reference to a definition."""
         name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
         return self._get_definition(name) if name in self._targets else schema
 
-    def find_types(self, schema: JSON) -> set[str]:
+    def find_types(self, schema: JsonObject) -> set[str]:
         """Return the declared types of a translated schema."""
         return {kind for part in self.list_branches(schema) for kind in _get_declared_types(part)}
 
-    def find_members(self, schema: JSON) -> tuple[JSON, list[str]] | None:
+    def find_members(self, schema: JsonObject) -> tuple[JsonObject, list[str]] | None:
         """Return properties and required names of an object, or of the first object among alternatives."""
         objects = (part for part in self.list_branches(schema) if part.get("properties"))
         return next(((part["properties"], part.get("required", [])) for part in objects), None)
 
-    def list_branches(self, schema: JSON, keys: Iterable[str] = ("anyOf", "oneOf", "allOf")) -> list[JSON]:
+    def list_branches(self, schema: JsonObject, keys: Iterable[str] = ("anyOf", "oneOf", "allOf")) -> list[JsonObject]:
         """Return the schema and the subschemas of these keywords, each once, up to a limit."""
-        branches: list[JSON] = []
+        branches: list[JsonObject] = []
         seen: set[int] = set()
         pending = [schema]
         while pending and len(branches) < MAX_BRANCHES:
@@ -97,7 +97,7 @@ class SchemaTranslator:
                 pending += [branch for key in keys for branch in part.get(key, ())][:MAX_BRANCHES]
         return branches
 
-    def _get_definition(self, name: str) -> JSON:
+    def _get_definition(self, name: str) -> JsonObject:
         if name not in self._definitions:
             self._definitions[name] = self._translate(self._targets[name], _Budget(MAX_NODES))
             self._node_counts[name] = sum(1 for _ in _iterate_nodes(self._definitions[name]))
@@ -117,7 +117,7 @@ class SchemaTranslator:
 
     # --- references ------------------------------------------------------------------------------------------------
 
-    def _translate_reference(self, schema: Mapping[str, Any], budget: "_Budget") -> JSON:
+    def _translate_reference(self, schema: JsonMapping, budget: "_Budget") -> JsonObject:
         reference = schema["$ref"]
         try:
             target = self.references.follow(schema)
@@ -127,10 +127,10 @@ class SchemaTranslator:
         if not isinstance(target, dict) or not SUBSCHEMA_KEYWORDS & target.keys():
             return self._translate(target, budget)
         description = shorten(schema.get("description"), MAX_DETAIL_LENGTH)
-        link: JSON = {"$ref": f"#/$defs/{self._claim_name(reference, target)}"}
+        link: JsonObject = {"$ref": f"#/$defs/{self._claim_name(reference, target)}"}
         return {**link, "description": description} if description else link
 
-    def _claim_name(self, reference: str, target: JSON) -> str:
+    def _claim_name(self, reference: str, target: JsonObject) -> str:
         """Return the name of a definition without translating it: chains may exceed the recursion limit."""
         if reference not in self._names:
             basename = reference.rpartition("/")[2].replace("~1", "_").replace("~0", "_")
@@ -141,7 +141,7 @@ class SchemaTranslator:
 
     # --- translation -----------------------------------------------------------------------------------------------
 
-    def _translate(self, schema: Any, budget: "_Budget") -> JSON:
+    def _translate(self, schema: Any, budget: "_Budget") -> JsonObject:
         if schema is False:
             return {"not": {}}
         if not isinstance(schema, dict) or not budget.spend():
@@ -152,7 +152,7 @@ class SchemaTranslator:
         parts = {key: part for key, part in self._translate_keywords(schema, budget) if part is not None}
         return normalize(parts, schema)
 
-    def _translate_keywords(self, schema: JSON, budget: "_Budget") -> Iterator[tuple[str, Any]]:
+    def _translate_keywords(self, schema: JsonObject, budget: "_Budget") -> Iterator[tuple[str, Any]]:
         yield from translate_simple_keywords(schema)
         for key in [key for key in schema if key in SUBSCHEMA_KEYWORDS]:
             # With a discriminator, one branch is meant even if several match.
@@ -172,7 +172,7 @@ class SchemaTranslator:
             # Only `additionalProperties` and the like stay booleans, so that `items` is always a mapping.
             yield key, value if isinstance(value, bool) and key != "items" else self._translate(value, budget)
 
-    def _translate_members(self, key: str, members: JSON, budget: "_Budget") -> JSON:
+    def _translate_members(self, key: str, members: JsonObject, budget: "_Budget") -> JsonObject:
         """Translate the writable members; those that are read-only are omitted."""
         writable = {name: part for name, part in members.items() if not is_read_only(part, self.references)}
         valid = (
@@ -201,12 +201,12 @@ def is_read_only(schema: Any, references: References) -> bool:
         return False
 
 
-def _find_read_only(schema: JSON, references: References) -> set[str]:
+def _find_read_only(schema: JsonObject, references: References) -> set[str]:
     properties = as_mapping(schema.get("properties"))
     return {name for name in properties if is_read_only(properties[name], references)}
 
 
-def _get_declared_types(schema: JSON) -> set[str]:
+def _get_declared_types(schema: JsonObject) -> set[str]:
     declared = schema.get("type")
     if declared is None:
         return {kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema}
@@ -216,7 +216,7 @@ def _get_declared_types(schema: JSON) -> set[str]:
 # --- walking -------------------------------------------------------------------------------------------------------
 
 
-def _iterate_nodes(schema: Any) -> Iterator[JSON]:
+def _iterate_nodes(schema: Any) -> Iterator[JsonObject]:
     """Yield all subschemas, including some mappings that are not schemas, which is harmless."""
     pending = [schema]
     while pending:
@@ -228,5 +228,5 @@ def _iterate_nodes(schema: Any) -> Iterator[JSON]:
             pending += node
 
 
-def _summarize(definition: JSON) -> JSON:
+def _summarize(definition: JsonObject) -> JsonObject:
     return {key: definition[key] for key in ("type", "description") if key in definition}

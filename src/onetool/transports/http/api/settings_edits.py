@@ -18,6 +18,7 @@ from onetool.transports.http.auth import SCOPE
 from onetool.transports.http.errors import ApiError
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
+from onetool_child.json_types import JsonMapping, JsonObject
 
 TRANSPORT = "http"
 EDIT_ERRORS = ("not_found", "duplicate", "precondition_failed")
@@ -81,7 +82,7 @@ class SettingsEdits:
         return _to_result(made.planned, made.entry)
 
     def _to_error(self, error: EditConflict) -> ApiError:
-        details: dict[str, Any] = {"etag": None}
+        details: JsonObject = {"etag": None}
         if error.item is not None:
             value = error.item.value
             details = {"etag": error.item.etag, "current": self.mask(value) if isinstance(value, Mapping) else value}
@@ -90,9 +91,9 @@ class SettingsEdits:
     def describe(self, item: SettingsItem) -> SettingsEntry:
         return SettingsEntry(file=str(item.file), etag=item.etag, values=self.mask(item.value or {}))
 
-    def mask(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def mask(self, value: JsonMapping) -> JsonObject:
         """Return the values of a settings file without what looks like a secret."""
-        data: dict[str, Any] = Redactor(find_secrets(value)).redact_data(self.api.app.redact.redact_data(dict(value)))
+        data: JsonObject = Redactor(find_secrets(value)).redact_data(self.api.app.redact.redact_data(dict(value)))
         return data
 
 
