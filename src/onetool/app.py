@@ -56,7 +56,7 @@ from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
 from onetool.state.change_feed import ChangeFeed
 from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
-from onetool.state.storage import MediaStorage, ResultStorage, State
+from onetool.state.storage import MediaStorage, State
 from onetool.telemetry import Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import Problem
@@ -68,6 +68,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.checks import Checks
+    from onetool.results.store import StoredResults
     from onetool.shared_processes import SharedProcesses
     from onetool.stats.summary import StatsSummary
 
@@ -377,7 +378,7 @@ class OneTool:
             self.state.disabled_tools.set(*marks, on=on)
 
     @property
-    def results(self) -> ResultStorage:
+    def results(self) -> "StoredResults":
         return self._require_parts().results
 
     async def discover(self, words: Collection[str] | None = None) -> None:

@@ -11,6 +11,7 @@ from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.net import HostRules, Net
 from onetool.paths import resolve_path
+from onetool.results.store import StoredResults
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
@@ -18,7 +19,7 @@ from onetool.runs.decisions import is_revoked
 from onetool.runs.model import DurableRunRecord
 from onetool.state.audit import AuditLog, open_audit_log
 from onetool.state.opening import open_state
-from onetool.state.storage import MediaStorage, ResultStorage, State
+from onetool.state.storage import MediaStorage, State
 from onetool.util.redact import Redactor
 
 
@@ -30,7 +31,7 @@ class Parts:
     runner: Runner
     redact: Redactor
     state: State
-    results: ResultStorage
+    results: StoredResults
     media: MediaStorage
     audit: AuditLog
     net: Net

@@ -34,6 +34,7 @@ from onetool.paths import Directories, find_directories
 from onetool.proxy.definitions import Definition, ToolLists
 from onetool.results import ResultStore
 from onetool.results.blobs import open_media
+from onetool.results.store import StoredResults
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
@@ -42,19 +43,16 @@ from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.replica_kinds import StoredTokenSet
 from onetool.state.run_store import RunStore
-from onetool.state.session_store import SessionStore, SessionValue
+from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
     AuditStorage,
     CredentialKey,
     CredentialStorage,
     DisabledToolStorage,
-    EnvironmentStorage,
     MediaStorage,
     NoticeStorage,
-    ResultStorage,
     RunStorage,
     SavedSnippetStorage,
-    SessionStorage,
 )
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder
@@ -90,7 +88,7 @@ def is_complete(found: object, expected: object) -> bool:
 
 
 class Results(BaseKind):
-    store: ResultStorage
+    store: StoredResults
 
     def write(self, _key: str) -> str:
         return str(self.store.put(CONTENT, tool="t")["handle"])
@@ -110,7 +108,7 @@ class MediaKind(BaseKind):
 
 
 class SessionKind(BaseKind):
-    store: SessionStorage
+    store: SessionTables
     value: ClassVar = SessionValue(json.dumps(CONTENT), ("untrusted",))
 
     def write(self, key: str) -> str:
@@ -274,7 +272,7 @@ class TrustKind(BaseKind):
 
 
 class EnvironmentKind(BaseKind):
-    store: EnvironmentStorage
+    store: InterpreterFiles
 
     def write(self, key: str) -> str:
         self.store.put(key, sys.executable)

@@ -18,6 +18,7 @@ from onetool.oauth.credential_store import CredentialStore
 from onetool.proxy.pins import open_pins
 from onetool.results import ResultStore
 from onetool.results.blobs import open_media
+from onetool.results.store import StoredResults
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentFile, Documents
@@ -25,15 +26,13 @@ from onetool.state.kinds import DisabledTools, SavedSnippets
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.run_store import RunStore, RunTables
-from onetool.state.session_store import SessionStore, SessionValue
+from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
     CredentialKey,
     CredentialStorage,
     DisabledToolStorage,
     MediaStorage,
-    ResultStorage,
     SavedSnippetStorage,
-    SessionStorage,
 )
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
@@ -90,8 +89,8 @@ class Stores:
     """The stores of the kinds that `fill` writes, in files or in a database."""
 
     runs: RunTables
-    sessions: SessionStorage
-    results: ResultStorage
+    sessions: SessionTables
+    results: StoredResults
     media: MediaStorage
     disabled_tools: DisabledToolStorage
     pins: Documents

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from onetool.llm import LanguageModel
     from onetool.net import Net
     from onetool.paths import Directories
+    from onetool.results.store import StoredResults
     from onetool.runs.model import DurableRunRecord
     from onetool.search import SearchHit
     from onetool.snippets.saved_snippets import SavedSnippet
-    from onetool.state.storage import MediaStorage, ResultStorage, State
+    from onetool.state.storage import MediaStorage, State
     from onetool.stats.summary import StatsSummary
     from onetool.util.problem import Problem
     from onetool.util.shared_flight import SharedFlight
@@ -63,7 +64,7 @@ class System(Protocol):
     @property
     def summaries(self) -> SharedFlight[StatsSummary]: ...
     @property
-    def results(self) -> ResultStorage: ...
+    def results(self) -> StoredResults: ...
     @property
     def media(self) -> MediaStorage: ...
     @property

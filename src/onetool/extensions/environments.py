@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -19,9 +19,6 @@ from onetool.extensions.pep723 import ScriptHeader
 from onetool.util import atomic
 from onetool.util.problem import Location
 from onetool.util.storage_errors import storage_error
-
-if TYPE_CHECKING:
-    from onetool.state.storage import EnvironmentStorage
 
 Report = Callable[[str], None]
 MAX_ERROR_CHARS = 4000
@@ -88,7 +85,7 @@ class Environments:
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self.directory = directory
         self._environment = make_script_environment(environment)
-        self._interpreters: EnvironmentStorage = InterpreterFiles(directory)
+        self._interpreters = InterpreterFiles(directory)
         self._in_progress: dict[str, asyncio.Task[str]] = {}
 
     async def get_start_command(

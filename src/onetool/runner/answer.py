@@ -19,10 +19,10 @@ from onetool.config.model import Output
 from onetool.core.context import ToolContext
 from onetool.core.render import render
 from onetool.errors import ToolError, error_type
+from onetool.results.store import StoredResults
 from onetool.results.window import cut_answer
 from onetool.runner import explain
 from onetool.runner.run_output import RunOutput
-from onetool.state.storage import ResultStorage
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
 from onetool.util.sanitize import sanitize_text
@@ -158,7 +158,7 @@ class _Block:
 class Presenter:
     """A renderer of answers, configured by `output:`."""
 
-    def __init__(self, settings: Output, store: ResultStorage, redact: Redactor) -> None:
+    def __init__(self, settings: Output, store: StoredResults, redact: Redactor) -> None:
         self._settings = settings
         self._store = store
         self._redact = redact

@@ -14,7 +14,7 @@ All methods may block, unless their protocol says that they return at once.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from onetool.util.problem import Problem
 
@@ -32,53 +32,18 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.paths import Directories
     from onetool.proxy.definitions import ToolLists
     from onetool.results.blobs import Blob
+    from onetool.results.store import StoredResults
     from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.search import Search
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.audit_records import StoredRecord
     from onetool.state.documents import Documents
-    from onetool.state.session_store import SessionValue
+    from onetool.state.kinds import LastUses
+    from onetool.state.session_store import SessionTables
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
-    from onetool.transports.http.tokens import TokenSet
 
 Pinned = dict[str, dict[str, Any]]  # definitions by the name of the tool
-
-
-class ResultStorage(Protocol):
-    """Large results, by handle. A handle belongs to an agent and a token, and expires."""
-
-    def put(
-        self,
-        text: str | Iterable[str],
-        *,
-        tool: str,
-        agent: str = "default",
-        token_id: str = "",
-        is_json: bool = False,
-        about: str = "",
-        beside: str | None = None,
-        is_untrusted: bool = False,
-        labels: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]: ...
-    def window(
-        self,
-        handle: str,
-        offset: int = 1,
-        limit: int = 100,
-        search: str = "",
-        fuzzy: bool = False,
-        *,
-        unit: Literal["auto", "lines", "chars"] = "auto",
-        ignore_case: bool = False,
-        agent: str = "default",
-        token_id: str = "",
-    ) -> dict[str, Any]: ...
-    def origin(
-        self, handle: str, agent: str = "default", token_id: str = ""
-    ) -> tuple[str, bool, Mapping[str, Any] | None]: ...
-    def load(self, handle: str, agent: str = "default", token_id: str = "") -> Any: ...
-    def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> dict[str, Any]: ...
 
 
 class MediaStorage(Protocol):
@@ -172,23 +137,10 @@ class SavedSnippetStorage(Protocol):
     def delete(self, agent: str, name: str) -> bool: ...
 
 
-class EnvironmentStorage(Protocol):
-    """The interpreter of each environment, by the digest of its header."""
-
-    def get(self, digest: str) -> str | None: ...
-    def put(self, digest: str, python: str) -> None: ...
-
-
 class NoticeStorage(Protocol):
     """Messages for people. Each is appended completely or not at all."""
 
     def append(self, name: str, document: bytes) -> None: ...
-
-
-class TokenStorage(Protocol):
-    """The accepted tokens, as hashes with their agents. Settings add and revoke them."""
-
-    def keys(self) -> "TokenSet": ...
 
 
 class RunStorage(Protocol):
@@ -284,36 +236,6 @@ class RunStorage(Protocol):
     def close(self) -> None: ...
 
 
-class SessionStorage(Protocol):
-    """JSON values that code keeps between runs, encrypted at rest.
-
-    A handle belongs to an agent and a token, and expires some time after its last use.
-    """
-
-    def create(self, agent: str = "default", token_id: str = "") -> str: ...
-    def list_keys(self, handle: str, agent: str = "default", token_id: str = "") -> list[str]: ...
-    def get(
-        self, handle: str, keys: Iterable[str], agent: str = "default", token_id: str = ""
-    ) -> "dict[str, SessionValue]": ...
-    def update(
-        self,
-        handle: str,
-        values: "Mapping[str, SessionValue]",
-        agent: str = "default",
-        token_id: str = "",
-        *,
-        removed: Collection[str] = (),
-        replaces: bool = True,
-    ) -> "dict[str, SessionValue]":
-        """Store values and remove keys, in one transaction. Return the values that were removed.
-
-        Without `replaces`, existing values are kept and returned too.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
 class StoredTokens(Protocol):
     """The accepted tokens: those of the settings, and those that were created and revoked since then."""
 
@@ -402,14 +324,6 @@ class EditableSettings(Protocol):
     def update(self, change: Callable[[StoredSettings, str], tuple[StoredSettings, str]]) -> None:
         """Replace the settings and their history, while no other replica can. `change` raises to prevent it."""
         ...
-
-
-class LastUseStorage(Protocol):
-    """When each token was last used, on any replica. Methods block; `touch` never fails."""
-
-    def touch(self, identifier: str) -> None: ...
-    def read(self, identifier: str) -> float | None: ...
-    def forget(self, identifier: str) -> None: ...
 
 
 class EndedSessionStorage(Protocol):
@@ -558,7 +472,7 @@ class State(Protocol):
     @property
     def runs(self) -> RunStorage: ...
     @property
-    def sessions(self) -> SessionStorage: ...
+    def sessions(self) -> "SessionTables": ...
     @property
     def counters(self) -> Counters: ...
     @property
@@ -576,7 +490,7 @@ class State(Protocol):
     @property
     def credentials(self) -> CredentialStorage: ...
     @property
-    def token_use(self) -> LastUseStorage: ...
+    def token_use(self) -> "LastUses": ...
     @property
     def ended_sessions(self) -> EndedSessionStorage: ...
     @property
@@ -613,7 +527,7 @@ class State(Protocol):
         """Return a key that all processes with this state have, which is created once."""
         ...
 
-    def results(self, output: "Output") -> ResultStorage: ...
+    def results(self, output: "Output") -> "StoredResults": ...
     def media(self, output: "Output") -> MediaStorage: ...
     def notices(self, max_file_bytes: int) -> NoticeStorage: ...
     def audit(self, file: "Path", redact: Callable[[str], str]) -> AuditStorage:

@@ -12,7 +12,6 @@ from starlette.routing import Route, Router
 
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
-from onetool.state.storage import TokenStorage
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers
@@ -68,7 +67,7 @@ PLAIN_TEXT = {"text/plain": TEXT}
 
 
 def build(
-    app: OneTool, bind: Bind | None, tokens: TokenStorage | None = None, neighbors: Neighbors | None = None
+    app: OneTool, bind: Bind | None, tokens: LiveTokens | None = None, neighbors: Neighbors | None = None
 ) -> AuthMiddleware:
     """Return the ASGI application of the server; `bind` is None if another program listens.
 

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 from onetool.config.model import Settings, Token
 from onetool.editing.edit_history import new_entry
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
-from onetool.state.storage import LastUseStorage, State
+from onetool.state.kinds import LastUses
+from onetool.state.storage import State
 from onetool.transports.http.tokens import hash_token, identify_token, new_token
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc, parse_duration
@@ -106,7 +107,7 @@ class TokenChanges:
             self.state.settings.history.add(new_entry(action, [name], actor=self.actor, transport=self.transport))
 
 
-def _describe(token: Token, use: LastUseStorage) -> JsonObject:
+def _describe(token: Token, use: LastUses) -> JsonObject:
     used = use.read(identify_token(token))
     return {
         "name": token.name,

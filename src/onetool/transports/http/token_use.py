@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from onetool.state.storage import LastUseStorage
+from onetool.state.kinds import LastUses
 
 PRECISION_SECONDS = 60.0
 MAX_RECORDED = 10_000
@@ -13,7 +13,7 @@ MAX_RECORDED = 10_000
 class TokenUse:
     """The last uses of tokens, by `identify_token`."""
 
-    def __init__(self, storage: Callable[[], LastUseStorage], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, storage: Callable[[], LastUses], clock: Callable[[], float] = time.monotonic) -> None:
         self._get_storage = storage
         self._clock = clock
         self._recorded: dict[str, float] = {}
