@@ -27,7 +27,6 @@ from onetool.editing.planned_edit import EditConflict, ItemChange
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
-from onetool.llm.token_budget import MODEL_USAGE
 from onetool.logging import Log
 from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import Directories, find_directories
@@ -38,7 +37,7 @@ from onetool.results.store import StoredResults
 from onetool.runs.model import CallState, DurableCall, DurableRunRecord
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
-from onetool.state.kinds import DisabledTools, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.replica_kinds import StoredTokenSet

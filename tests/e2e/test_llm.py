@@ -26,9 +26,10 @@ from onetool.errors import BudgetExceeded, ConfigError, HttpStatusError, Network
 from onetool.llm import Message
 from onetool.llm.chat_completions import request_completion
 from onetool.llm.language_model import ANY_HOST
-from onetool.llm.token_budget import MODEL_USAGE, TokenBudget
+from onetool.llm.token_budget import TokenBudget
 from onetool.net import Net
 from onetool.state.documents import DocumentFile, Documents
+from onetool.state.kinds import MODEL_USAGE
 from onetool.transports.mcp.mcp_server import MAX_PENDING_RUNS
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}

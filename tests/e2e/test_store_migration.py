@@ -13,7 +13,6 @@ from tests.rest_support import Rest, http_draft, make_client, serve_process
 from tests.support import configure
 
 from onetool.config.model import Output
-from onetool.llm.token_budget import MODEL_USAGE
 from onetool.oauth.credential_store import CredentialStore
 from onetool.proxy.pins import open_pins
 from onetool.results import ResultStore
@@ -22,7 +21,7 @@ from onetool.results.store import StoredResults
 from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentFile, Documents
-from onetool.state.kinds import DisabledTools, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.run_store import RunStore, RunTables

@@ -20,7 +20,7 @@ from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
 from onetool.state.audit import AuditLog
-from onetool.state.audit_file import AuditFile
+from onetool.state.file_state import AuditFile
 from onetool.state.postgres_state import PostgresState
 from onetool.state.storage import StoredSettings
 from onetool.util.redact import Redactor

@@ -15,7 +15,6 @@ from onetool.config.model import Llm
 from onetool.errors import BudgetExceeded, StorageError
 from onetool.state.documents import Documents
 
-MODEL_USAGE = "model usage"  # the kind of the documents with the tokens of each day
 MAX_RUNS = 10_000  # in memory
 
 

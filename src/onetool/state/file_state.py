@@ -2,40 +2,130 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from onetool.backends.http_tool.rate_limit import SharedRateLimiter
-from onetool.llm.token_budget import MODEL_USAGE
+from onetool.errors import AuditUnavailable, ConfigError, ToolError
+from onetool.logging import Log
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import Directories
 from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media, open_media
 from onetool.search import Search
-from onetool.state.audit_file import AuditFile
 from onetool.state.base_state import BaseState
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
-from onetool.state.kinds import DisabledTools, LastUses, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
 from onetool.state.memory import EndedSessions, MemoryCounters
-from onetool.state.no_jobs import NoJobs
 from onetool.state.notices import NoticeFiles
 from onetool.state.run_store import RunStore
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
-from onetool.state.settings_files import SettingsFiles
-from onetool.state.storage import StateDescription
+from onetool.state.storage import NOTHING_STORED, JobRequest, JobStatus, QueueStatus, StateDescription, StoredSettings
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
+from onetool.util.problem import Problem
+from onetool.util.storage_errors import storage_error
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
+    from onetool.config.contents import SettingsContents
     from onetool.config.model import Output
     from onetool.core.bus.budget import BudgetGuard, Limits
+    from onetool.editing.edit_history import EditHistory
+    from onetool.editing.settings_editor import SettingsEditor
     from onetool.state.token_file import TokenFile
+
+
+class AuditFile(Log):
+    """Records as JSON lines. Outcomes of calls are written in the background."""
+
+    device = "disk"
+    is_slow = False
+    write_seconds = 5.0
+
+    def __init__(self, file: Path, redact: Callable[[str], str]) -> None:
+        super().__init__(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
+        self._directory = file.parent
+        self.place = str(file)
+
+    def make_refusal(self, message: str) -> ToolError:
+        hint = "free disk space, make the file writable, or set audit.file in onetool.yaml"
+        return AuditUnavailable(message, hint=hint, file=self.place)
+
+    def make_error(self, error: OSError) -> ToolError:
+        return storage_error(self._directory, error)
+
+
+class SettingsFiles:
+    """The settings files of a user and of a project."""
+
+    when_effective: Final = "Running servers apply it within 2 seconds."
+    secrets_place: Final = "secrets.yaml"
+
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+
+    @property
+    def history(self) -> "EditHistory":
+        from onetool.editing.edit_history import EditHistory
+
+        return EditHistory(self._directories.user)
+
+    def version(self) -> object:
+        return self.history.stamp
+
+    def get(self) -> StoredSettings:
+        return NOTHING_STORED
+
+    def refresh(self) -> StoredSettings:
+        return NOTHING_STORED
+
+    def open_editor(
+        self, directories: Directories, env: Mapping[str, str], files: "SettingsContents | None" = None
+    ) -> "SettingsEditor":
+        from onetool.editing.settings_editor import SettingsEditor
+
+        return SettingsEditor(directories, env, files)
+
+
+class NoJobs:
+    """Queues need a database, which workers on other machines can reach."""
+
+    def find_problems(self, queues: Mapping[str, str], /) -> Iterator[Problem]:
+        return (Problem.of(make_store_error(pack)) for pack in queues)
+
+    def watch(self, _job: str, _listener: Callable[[], object], /) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def add(self, request: JobRequest, /) -> None:
+        raise make_store_error(request.pack)
+
+    def read(self, _job: str, _after: int, /) -> JobStatus:
+        return JobStatus("lost")
+
+    def cancel(self, job: str, /) -> None:
+        """Do nothing: there is no job."""
+
+    def recover(self, job: str, is_repeatable: bool, /) -> None:
+        """Do nothing: there is no job."""
+
+    def delete(self, job: str, /) -> None:
+        """Do nothing: there is no job."""
+
+    def list_queues(self, _names: Collection[str] = (), /) -> list[QueueStatus]:
+        return []
+
+
+def make_store_error(pack: str) -> ConfigError:
+    message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
+    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
+    return ConfigError(message, hint=hint)
 
 
 class FileState(BaseState):

@@ -12,6 +12,7 @@ from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentDatabase, DocumentFile, Documents
 from onetool.util.problem import STORAGE, Problem
 
+MODEL_USAGE = "model usage"  # the kind of the documents with the tokens of each day
 MAX_SNIPPETS = 200  # of one agent
 
 

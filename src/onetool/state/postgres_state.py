@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from onetool.backends.http_tool.rate_limit import CountedRateLimiter
 from onetool.core.bus.budget import Limits, SharedBudgetGuard
 from onetool.errors import ToolError
-from onetool.llm.token_budget import MODEL_USAGE
 from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota
 from onetool.results.blobs import Media
@@ -24,7 +23,7 @@ from onetool.state.counters import CounterRows
 from onetool.state.documents import Documents
 from onetool.state.jobs import JobRows
 from onetool.state.keys import load_key
-from onetool.state.kinds import DisabledTools, LastUses, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, SharedCredentials, StoredTokenSet
 from onetool.state.result_rows import PartRows

@@ -16,7 +16,6 @@ from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.source import bundles_directory
 from onetool.config.load import Loaded
 from onetool.errors import StorageError, ToolError
-from onetool.llm.token_budget import MODEL_USAGE
 from onetool.logging import list_rotated
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import resolve_path
@@ -24,7 +23,7 @@ from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.bundle_mirror import KEY, KIND, LOCK, STORED
 from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.documents import DELETED, PUT, DocumentFile, Documents
-from onetool.state.kinds import DisabledTools, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
 from onetool.state.opening import open_state
 from onetool.state.postgres_state import PostgresState
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
