@@ -38,18 +38,13 @@ class BundleImport:
     @property
     def warnings(self) -> list[str]:
         """Warnings about literal credentials in the tools."""
-        from onetool.backends.http_tool import credentials
-        from onetool.bundles.model import credential_warning, schema_warning
+        from onetool.bundles.model import list_warnings
 
-        bodies = [(f"{slug}@{version}", body.get("httpImpl")) for slug, version, body in self.tools]
-        in_impls = [(name, location) for name, impl in bodies for location, _ in credentials.find(impl)]
-        schemas = [(f"{slug}@{version}", body.get("argSchema")) for slug, version, body in self.tools]
-        in_schemas = [
-            (name, location) for name, schema in schemas for location, _ in credentials.find_in_schema(schema)
-        ]
+        slug = self.bundle["slug"]
         return [
-            *(f"{name}: {credential_warning(self.bundle['slug'], location)}" for name, location in in_impls),
-            *(f"{name}: {schema_warning(location)}" for name, location in in_schemas),
+            f"{tool}@{version}: {warning}"
+            for tool, version, body in self.tools
+            for warning in list_warnings(slug, body.get("httpImpl"), body.get("argSchema"))
         ]
 
 

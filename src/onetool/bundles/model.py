@@ -241,21 +241,20 @@ def impl_problem(kind: ToolType, http: JsonObject | None, python: PythonImpl | N
     return f"a tool of type {kind} must not have {other}" if impls[other] is not None else None
 
 
-def credential_warning(bundle_slug: str, location: str) -> str:
+def list_warnings(bundle_slug: str, impl: JsonMapping | None, schema: object) -> list[str]:
+    """Return the warnings about literal credentials in a tool."""
+    from onetool.backends.http_tool import credentials
     from onetool.util.secret_finder import secret_name
 
-    name = secret_name(bundle_slug, "auth" if location.endswith("auth.value") else location.rpartition(".")[2])
-    return (
-        f"httpImpl.{location} contains a literal credential, which is masked in responses and removed from exports. "
-        f"Hint: run `onetool secret set {name}`, and write ${{secret:{name}}}"
-    )
-
-
-def schema_warning(location: str) -> str:
-    return (
-        f"argSchema.{location} contains a literal credential, which is masked in responses and removed from exports. "
-        "Hint: remove it, and write ${secret:NAME} in httpImpl"
-    )
+    effect = "contains a literal credential, which is masked in responses and removed from exports"
+    warnings = []
+    for location, _ in credentials.find(impl):
+        name = secret_name(bundle_slug, "auth" if location.endswith("auth.value") else location.rpartition(".")[2])
+        hint = f"run `onetool secret set {name}`, and write ${{secret:{name}}}"
+        warnings.append(f"httpImpl.{location} {effect}. Hint: {hint}")
+    hint = "remove it, and write ${secret:NAME} in httpImpl"
+    places = (location for location, _ in credentials.find_in_schema(schema))
+    return [*warnings, *(f"argSchema.{location} {effect}. Hint: {hint}" for location in places)]
 
 
 def _validate_schema(schema: JsonObject) -> JsonObject:
@@ -361,14 +360,11 @@ class StoredTool(_Model):
         from onetool.backends.http_tool import credentials
 
         body = self.as_stored()
-        if literals := credentials.find(self.http_impl):
-            body["httpImpl"] = credentials.mask(self.http_impl)
-            body["warnings"] = [credential_warning(self.bundle_slug, location) for location, _ in literals]
-        if literals := credentials.find_in_schema(self.arg_schema):
-            body["argSchema"] = credentials.replace_in_schema(
-                self.arg_schema, lambda _location, _value: credentials.MASK
-            )
-            body["warnings"] = [*body.get("warnings", ()), *(schema_warning(location) for location, _ in literals)]
+        warnings = list_warnings(self.bundle_slug, self.http_impl, self.arg_schema)
+        if warnings:
+            masked = {"httpImpl": credentials.mask(self.http_impl)} if self.http_impl else {}
+            schema = credentials.replace_in_schema(self.arg_schema, lambda _location, _value: credentials.MASK)
+            body |= {**masked, "argSchema": schema, "warnings": warnings}
         return body
 
     def as_stored(self) -> JsonObject:

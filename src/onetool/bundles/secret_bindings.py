@@ -88,16 +88,10 @@ def find_secret_uses(tools: Iterable[tuple[str, str]]) -> list[SecretUse]:
 
 def list_uses(bundle: str, impl: JsonMapping | None) -> list[SecretUse]:
     """Return the uses of secrets in one definition, which may be invalid."""
-    from pydantic import ValidationError
+    from onetool.backends.http_tool.impl import list_requests
 
-    from onetool.backends.http_tool.impl import HttpImpl
-
-    try:
-        requests = HttpImpl.model_validate(impl).requests
-    except ValidationError:
-        return []
     uses: dict[SecretUse, None] = {}
-    for part in requests:
+    for part in list_requests(impl):
         origin = normalize_origin(part.request.url.origin)
         names = [placeholder.name for placeholder in part.placeholders if placeholder.is_secret]
         uses |= dict.fromkeys(SecretUse(bundle, name, origin) for name in names)

@@ -491,17 +491,11 @@ def _is_busy(store: "BundleStore") -> bool:
 
 def find_flows(impl: "JsonObject | None") -> "Iterator[tuple[str, OAuthFlow]]":
     """Yield the origin and the endpoints of each request of a tool that a sign-in can authenticate."""
-    from pydantic import ValidationError
-
-    from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.backends.http_tool.impl import list_requests
 
     if impl is None or '"oauth"' not in json.dumps(impl, default=str):
         return
-    try:
-        requests = HttpImpl.model_validate(impl).requests
-    except ValidationError:  # reported when the tool is called
-        return
-    for request in requests:
+    for request in list_requests(impl):
         if request.auth is not None and request.auth.oauth is not None:
             yield request.request.url.origin, request.auth.oauth
 

@@ -8,7 +8,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from onetool.backends.http_tool import credentials
 from onetool.backends.http_tool.body import BodyTemplate, parse_body
@@ -23,7 +31,7 @@ from onetool.backends.http_tool.request import (
 )
 from onetool.backends.http_tool.signing import RECIPES, Signer
 from onetool.config.model import CamelSection, to_upper
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_STEPS = 10
 MAX_EVENTS = 10_000
@@ -369,6 +377,14 @@ class HttpImpl(HttpRequest):
     @property
     def required_secrets(self) -> frozenset[str]:
         return frozenset(placeholder.name for placeholder in self.all_placeholders if placeholder.is_secret)
+
+
+def list_requests(impl: JsonMapping | None) -> tuple[HttpRequest, ...]:
+    """Return the requests of a definition; none if it is invalid, which its call reports."""
+    try:
+        return HttpImpl.model_validate(impl).requests
+    except ValidationError:
+        return ()
 
 
 def _is_step(placeholder: Placeholder) -> bool:
