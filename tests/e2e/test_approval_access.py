@@ -25,6 +25,7 @@ from onetool.runs.notifier import ENVIRONMENT
 from onetool.state.run_store import RunStore
 from onetool.transports.http.tokens import hash_token
 from onetool.util.redact import Redactor
+from onetool_child.json_types import JsonObject
 
 SECRET = "k-93fa77c1d2"
 TOKENS = {scope: f"ot_{scope}" for scope in ("use", "approve")}
@@ -262,6 +263,13 @@ def ask(served: ServedApp, code: str) -> str:
     return str(block.split()[2])
 
 
+def find_approval(served: ServedApp, run: str) -> JsonObject:
+    """Return what waits in this run; other tests leave runs that wait, too."""
+    approvals = served.rest.send("GET", "/api/approvals", headers=bearer("approve")).json()["approvals"]
+    (approval,) = (each for each in approvals if each["run"] == run)
+    return dict(approval)
+
+
 def test_calls_are_approved_over_rest_by_people_only(served: ServedApp) -> None:
     rest = served.rest
     run = ask(served, f"[gh.create_issue(repo='me/a', title=f'{{n}} {SECRET}') for n in range(3)]")
@@ -275,8 +283,8 @@ def test_calls_are_approved_over_rest_by_people_only(served: ServedApp) -> None:
             assert "scope 'approve'" in response.json()["error"]["message"]
     person = bearer("approve")
     assert rest.send("POST", "/api/run", {"command": "1"}, headers=person).status_code == 403
-    (waiting,) = rest.send("GET", "/api/approvals", headers=person).json()["approvals"]
-    assert (waiting["run"], waiting["agent"], waiting["state"]) == (run, "default", "waiting")
+    waiting = find_approval(served, run)
+    assert (waiting["agent"], waiting["state"]) == ("default", "waiting")
     assert waiting["calls"][0]["tool"] == "gh.create_issue"
     assert waiting["calls"][0]["arguments"] == {"repo": "me/a", "title": "0 [REDACTED]"}
     assert rest.send("POST", "/api/approvals/r_none", {"decision": "approve"}, headers=person).status_code == 404
@@ -316,7 +324,7 @@ def test_interrupted_calls_and_places_over_rest(served: ServedApp) -> None:
     call = make_call(1, "gh.create_issue", CallState.UNKNOWN, repo="a", title="b")
     run = store_run(folder, call, state=RunState.HALTED, directory="/elsewhere")
     body = {"decision": "not-happened", "calls": [1]}
-    (halted,) = rest.send("GET", "/api/approvals", headers=person).json()["approvals"]
+    halted = find_approval(served, run)
     assert (halted["state"], halted["calls"][0]["state"]) == ("halted", "unknown")
     assert rest.send("POST", f"/api/approvals/{run}", {"decision": "repeat"}, headers=person).status_code == 400
     assert rest.send("POST", f"/api/approvals/{run}", body, headers=person).status_code == 200

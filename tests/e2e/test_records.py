@@ -239,7 +239,7 @@ def test_a_browser_session_has_all_rights(team: Team) -> None:
 def test_a_client_of_the_daemon_is_disconnected() -> None:
     with open_daemon_home() as home, home.client(hello={**HELLO}) as client:
         client.ask("tools/call", {"name": "run", "arguments": {"command": "import time\ntime.sleep(60)"}})
-        assert eventually(lambda: home.status()["clients"][0]["name"] == "editor")
+        assert eventually(lambda: [each["name"] for each in home.status()["clients"]] == ["editor"])
         (connected,) = home.status()["clients"]
         assert (connected["agent"], connected["kind"]) == ("default", "stdio")
         assert connected["last_call"] >= connected["since"]
