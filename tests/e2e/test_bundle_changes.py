@@ -13,8 +13,10 @@ from tests.http_support import serve_site
 from tests.rest_support import Rest, draft, get_error_code, http_draft, new_id, serve_app
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
-from onetool.backends.http_tool.rate_limit import SharedRateLimiter
+from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.errors import BudgetExceeded
+from onetool.state.counters import CounterFile, CounterTables
+from onetool.state.memory import MemoryCounters
 
 BODY = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
 
@@ -263,7 +265,8 @@ def test_calls_per_minute_are_counted_over_all_processes(tmp_path: Path) -> None
 
 def test_the_rate_limit_resets_after_a_minute(tmp_path: Path) -> None:
     times = [1000.0]
-    one, other = (SharedRateLimiter(tmp_path / "rates.db", lambda: times[0]) for _ in range(2))
+    files = (CounterFile(tmp_path / "rates.db") for _ in range(2))
+    one, other = (RateLimiter(CounterTables(file, lambda: times[0])) for file in files)
     one.acquire("tool", 2)
     other.acquire("tool", 2)
     other.acquire("another", 1)
@@ -279,7 +282,8 @@ def test_the_rate_limit_resets_after_a_minute(tmp_path: Path) -> None:
 
 def test_without_a_usable_file_each_process_counts_its_own_calls(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    rates = SharedRateLimiter(tmp_path / "file" / "rates.db")
+    file = CounterFile(tmp_path / "file" / "rates.db")
+    rates = RateLimiter(CounterTables(file), fallback=MemoryCounters())
     rates.acquire("tool", 1)
     assert "maxCallsPerMinute" in (rates.problem or "")
     with pytest.raises(BudgetExceeded):

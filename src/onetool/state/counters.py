@@ -1,76 +1,102 @@
-"""Counts that replicas share: rate limits and budgets, one statement per check."""
+"""Counts of uses and sums, in SQLite or PostgreSQL: rate limits and budgets."""
 
 import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
 
-from onetool.state.postgres_database import Database
+from onetool.state.sqlite_database import SqliteDatabase, Transaction
+from onetool.util.clock_watch import Clock
 
-# The times of the last uses. The clock is that of the database.
-TAKE = """
-INSERT INTO rates AS known VALUES (:name, ARRAY[extract(epoch FROM clock_timestamp())])
-ON CONFLICT (name) DO UPDATE SET
-times = ARRAY(SELECT at FROM unnest(known.times) AS at WHERE at > excluded.times[1] - :seconds) || excluded.times
-WHERE (SELECT count(*) FROM unnest(known.times) AS at WHERE at > excluded.times[1] - :seconds) < :limit
-RETURNING 1
+VERSION = 1
+SCHEMA = """
+CREATE TABLE rates (name TEXT NOT NULL, at REAL NOT NULL);
+CREATE INDEX rates_name ON rates (name, at);
+CREATE TABLE counters (name TEXT PRIMARY KEY, used REAL NOT NULL)
 """
-WAIT = """
-SELECT min(at) + ? - extract(epoch FROM clock_timestamp()) FROM rates, unnest(times) AS at
-WHERE name = ? AND at > extract(epoch FROM clock_timestamp()) - ?
-"""
-COUNT = """
-SELECT count(*) FROM rates, unnest(times) AS at
-WHERE name = ? AND at > extract(epoch FROM clock_timestamp()) - ?
-"""
+FORGET = "DELETE FROM rates WHERE name = ? AND (at <= ? OR at > ?)"
+USES = "SELECT count(*), min(at) FROM rates WHERE name = ?"
+ADD = "INSERT INTO rates VALUES (?, ?)"
+COUNT = "SELECT count(*) FROM rates WHERE name = ? AND at > ?"
 # Names are chosen by clients, such as addresses of failed sign-ins. Limits are for an hour at most.
-DELETE_OLD = """
-DELETE FROM rates WHERE times[cardinality(times)] < extract(epoch FROM clock_timestamp())
-- CASE WHEN starts_with(name, 'accepted ') THEN 2592000 ELSE 3600 END
-"""
+DELETE_OLD = "DELETE FROM rates WHERE at < CASE WHEN name LIKE 'accepted %' THEN ? ELSE ? END"
 DELETE_SECONDS = 600.0
+KEEP_SECONDS = 3600.0
+KEEP_ACCEPTED_SECONDS = 30 * 86_400.0
 RESERVE = """
-INSERT INTO counters AS known VALUES (:name, :amount)
-ON CONFLICT (name) DO UPDATE SET used = known.used + :amount WHERE known.used < :limit
+INSERT INTO counters VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET used = counters.used + excluded.used WHERE counters.used < ?
 RETURNING used
 """
-SETTLE = "UPDATE counters SET used = greatest(0, used + ?) WHERE name = ?"
+SETTLE = """
+UPDATE counters SET used = CASE WHEN used + :difference < 0 THEN 0 ELSE used + :difference END WHERE name = :name
+"""
+RESET = "DELETE FROM counters WHERE substr(name, 1, ?) = ?"
 
 
-class CounterRows:
-    """Counters in PostgreSQL. If the database is away, every check raises StoreUnavailable."""
+class CounterDatabase(Protocol):
+    """A database with the tables `rates` and `counters`."""
 
-    def __init__(self, database: Database) -> None:
+    def select(self, query: str, *values: Any) -> list[tuple[Any, ...]]: ...
+    def transaction(self) -> AbstractContextManager[Transaction]: ...
+    def changing(self, kind: str, name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]: ...
+
+
+class CounterFile(SqliteDatabase):
+    """Counters of processes that share a file. A power failure may lose the last ones."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, SCHEMA, VERSION)
+
+    def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:  # noqa: ARG002
+        return self.transaction()
+
+
+class CounterTables:
+    """The counters in a database. If it cannot be used, every check raises StorageError."""
+
+    def __init__(self, database: CounterDatabase, clock: Clock = time.time) -> None:
         self._database = database
+        self._clock = clock
         self._deleted_at = float("-inf")
 
     def take(self, name: str, limit: int, seconds: float) -> float:
         """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
-        values = {"name": name, "limit": limit, "seconds": float(seconds)}
-        if time.monotonic() - self._deleted_at > DELETE_SECONDS:
-            self._deleted_at = time.monotonic()
-            self._database.execute(DELETE_OLD)
-        with self._database.transaction() as transaction:
-            if limit > 0 and transaction.execute(TAKE, values).fetchone() is not None:
+        now = self._clock()
+        self._delete_old(now)
+        with self._database.changing("counter", name, is_announced=False) as transaction:
+            transaction.execute(FORGET, (name, now - seconds, now + seconds))
+            count, first = transaction.execute(USES, (name,)).fetchone()
+            if count < limit:
+                transaction.execute(ADD, (name, now))
                 return 0.0
-            row = transaction.execute(WAIT, (float(seconds), name, float(seconds))).fetchone()
-        return max(0.001, float(row[0])) if row is not None and row[0] is not None else seconds
+        return max(0.001, first + seconds - now) if count else seconds
 
     def count(self, name: str, seconds: float) -> int:
         """Return how often it was used in the last `seconds`."""
-        return int(self._database.select(COUNT, name, float(seconds))[0][0])
+        return int(self._database.select(COUNT, name, self._clock() - seconds)[0][0])
 
     def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
         """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""
-        values = {"name": name, "amount": float(amount), "limit": float(limit)}
         with self._database.transaction() as transaction:
-            row = transaction.execute(RESERVE, values).fetchone() if limit > 0 else None
-            if row is not None:
-                return True, float(row[0])
+            rows = transaction.execute(RESERVE, (name, float(amount), float(limit))).fetchall() if limit > 0 else []
+            if rows:
+                return True, float(rows[0][0])
             found = transaction.execute("SELECT used FROM counters WHERE name = ?", (name,)).fetchone()
         return False, float(found[0]) if found is not None else 0.0
 
     def settle(self, name: str, difference: float) -> None:
         """Correct a sum by the difference between what was used and what was reserved."""
-        self._database.execute(SETTLE, (float(difference), name))
+        with self._database.transaction() as transaction:
+            transaction.execute(SETTLE, {"difference": float(difference), "name": name})
 
     def reset(self, prefix: str) -> int:
         """Forget the sums whose names begin so, and return their number."""
-        return self._database.execute("DELETE FROM counters WHERE starts_with(name, ?)", (prefix,))
+        with self._database.transaction() as transaction:
+            return transaction.execute(RESET, (len(prefix), prefix)).rowcount
+
+    def _delete_old(self, now: float) -> None:
+        if time.monotonic() - self._deleted_at > DELETE_SECONDS:
+            self._deleted_at = time.monotonic()
+            with self._database.transaction() as transaction:
+                transaction.execute(DELETE_OLD, (now - KEEP_ACCEPTED_SECONDS, now - KEEP_SECONDS))

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onetool.backends.http_tool.rate_limit import SharedRateLimiter
+from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.errors import AuditUnavailable, ConfigError, ToolError
 from onetool.logging import Log
 from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
@@ -18,6 +18,7 @@ from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media, open_media
 from onetool.search import Search
 from onetool.state.base_state import BaseState
+from onetool.state.counters import CounterFile, CounterTables
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
 from onetool.state.memory import EndedSessions, MemoryCounters
@@ -217,8 +218,9 @@ class FileState(BaseState):
         usage = UsageCounts(self.recorder.database)
         return BundleStore(directory, max_tools=max_tools, builtin=builtin, usage=usage)
 
-    def call_rates(self, directory: Path) -> SharedRateLimiter:
-        return SharedRateLimiter(directory / ".usage" / "rates.db")
+    def call_rates(self, directory: Path) -> RateLimiter:
+        file = CounterFile(directory / ".usage" / "rates.db")
+        return RateLimiter(CounterTables(file), fallback=MemoryCounters())
 
     def guard_budget(self, limits: "Limits", **options: Any) -> "BudgetGuard":
         from onetool.core.bus.budget import BudgetGuard

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from onetool.backends.http_tool.rate_limit import CountedRateLimiter
+from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.core.bus.budget import Limits, SharedBudgetGuard
 from onetool.errors import ToolError
 from onetool.proxy.definitions import ToolLists
@@ -19,7 +19,7 @@ from onetool.state.audit_rows import AuditRows
 from onetool.state.base_state import BaseState
 from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
-from onetool.state.counters import CounterRows
+from onetool.state.counters import CounterTables
 from onetool.state.documents import Documents
 from onetool.state.jobs import JobRows
 from onetool.state.keys import load_key
@@ -81,7 +81,7 @@ class PostgresState(BaseState):
         self.tokens = StoredTokenSet(self.database, self.changes)
         self.settings = SettingsRows(self.database, self.changes)
         self.ended_sessions = EndedSessionRows(self.database, self.changes)
-        self.counters = CounterRows(self.database)
+        self.counters = CounterTables(self.database, self.database.now)
         self.credentials = SharedCredentials(self.database, self.changes)
         self.snippets = SavedSnippets(self.database, self.changes)
         self.token_use = LastUses(self.database, self.database.now)
@@ -150,8 +150,8 @@ class PostgresState(BaseState):
     def tool_lists(self, redact: Callable[[str], str]) -> ToolLists:
         return ToolLists(self.database, redact)
 
-    def call_rates(self, _directory: Path) -> CountedRateLimiter:
-        return CountedRateLimiter(self.counters)
+    def call_rates(self, _directory: Path) -> RateLimiter:
+        return RateLimiter(self.counters)
 
     def guard_budget(self, limits: Limits, **options: Any) -> SharedBudgetGuard:
         return SharedBudgetGuard(limits, counters=self.counters, **options)

@@ -48,7 +48,8 @@ CREATE INDEX notices_name ON notices (name);
 CREATE TABLE audit (id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), record text NOT NULL);
 CREATE INDEX audit_at ON audit (at);
 CREATE TABLE counters (name text PRIMARY KEY, used double precision NOT NULL);
-CREATE TABLE rates (name text PRIMARY KEY, times double precision[] NOT NULL);
+CREATE TABLE rates (name text NOT NULL, at double precision NOT NULL);
+CREATE INDEX rates_name ON rates (name, at);
 
 CREATE TABLE files (
     scope text, handle text, part text, kind text NOT NULL, agent text NOT NULL DEFAULT '', size bigint NOT NULL,
