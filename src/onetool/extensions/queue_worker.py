@@ -104,9 +104,11 @@ class QueueWorker:
     async def _run_job(self, context: JobContext, job: str = "") -> None:
         """Make the call of a job."""
         held = self._jobs.held[context.job.id]
-        if held.error is not None:
-            self._log("job.rejected", level="ERROR", job=job, text=str(held.error))
-            raise held.error
+        try:
+            await self._jobs.open(held)
+        except ToolError as error:
+            self._log("job.rejected", level="ERROR", job=job, text=error.message)
+            raise
         try:
             held.value = await self._make_call(held)
         except asyncio.CancelledError:

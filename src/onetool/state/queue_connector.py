@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from procrastinate import PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from psycopg import AsyncConnection, OperationalError
+from psycopg_pool import AsyncConnectionPool
 
 from onetool.state.postgres_database import OPTIONS, SESSION
 from onetool_child.json_types import JsonObject
@@ -42,13 +43,18 @@ class PatientConnector(PsycopgConnector):
     """`may_give_up` says whether nobody needs the database any more."""
 
     def __init__(self, url: str, may_give_up: Callable[[], bool]) -> None:
-        super().__init__(conninfo=url, kwargs=OPTIONS, configure=_configure, **POOL)
+        super().__init__(pool_factory=_make_pool, conninfo=url, kwargs=OPTIONS, configure=_configure, **POOL)
         self.may_give_up = may_give_up
 
     execute_query_async = patient(PsycopgConnector.execute_query_async)
     execute_query_one_async = patient(PsycopgConnector.execute_query_one_async)
     execute_query_all_async = patient(PsycopgConnector.execute_query_all_async)
     listen_notify = patient(PsycopgConnector.listen_notify)
+
+
+def _make_pool(check: object, **options: Any) -> AsyncConnectionPool[Any]:  # noqa: ARG001
+    """Return a pool that does not test each connection before its use: failed statements are repeated."""
+    return AsyncConnectionPool(**options)
 
 
 async def _configure(connection: AsyncConnection[Any]) -> None:

@@ -68,8 +68,8 @@ MAX_MESSAGE_CHARS: Final = 4_000
 class HeldJob:
     """A job that this worker has taken, and what it ends with."""
 
-    name: str
     delivery: Job
+    name: str = ""
     facts: JsonMapping = field(default_factory=dict)  # sealed by the replica
     value: Any = None
     error: Exception | None = None
@@ -125,25 +125,28 @@ class WorkerJobs(JobManager):
         return int(row["worker_id"])
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Return the next job. Its input is opened and checked: it has an error if it must not be executed."""
         values = {"queues": queues, "worker_id": worker_id, "held": list(self.held)}
         row = await self.connector.execute_query_one_async(FETCH, **values)
         if row["id"] is None:
             return None
         job = Job.from_row(row)
-        rows = await self.connector.execute_query_all_async(READ, number=job.id)
-        held = HeldJob(rows[0]["id"] if rows else "", job)
-        self.held[job.id] = held
-        try:
-            self._open(held, rows)
-        except ToolError as error:
-            held.error = ToolError(f"a worker rejected the job: {error.message}", code="job_rejected")
+        self.held[job.id] = HeldJob(job)
         return job
 
+    async def open(self, job: HeldJob) -> None:
+        """Read the input of a job. Raise ToolError if the job must not be executed."""
+        rows = await self.connector.execute_query_all_async(READ, number=job.delivery.id)
+        try:
+            self._open(job, rows)
+        except ToolError as error:
+            job.error = ToolError(f"a worker rejected the job: {error.message}", code="job_rejected")
+            raise
+
     def _open(self, job: HeldJob, rows: Sequence[JsonMapping]) -> None:
-        """Read the input. Raise ToolError if the job is repeated, or was sealed for another queue or time."""
+        """Open the input. Raise ToolError if the job is repeated, or was sealed for another queue or time."""
         if not rows:
             raise ToolError(f"no replica has added job {job.delivery.id}")
+        job.name = rows[0]["id"]
         options, call = self._sealer.open(f"input of job {job.name}", rows[0]["sealed"])
         job.facts = {**options, **json.loads(call)}
         now = time.time()
