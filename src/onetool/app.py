@@ -323,15 +323,15 @@ class OneTool:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The problems found in the configuration."""
-        return self._require_parts().loaded.problems
+        return self.loaded.problems
 
     @property
     def settings(self) -> Settings:
-        return self._require_parts().loaded.settings
+        return self.loaded.settings
 
     @property
     def directories(self) -> Directories:
-        return self._require_parts().loaded.directories
+        return self.loaded.directories
 
     @property
     def state(self) -> State:
@@ -463,19 +463,15 @@ class OneTool:
         With `unasked`, when no person requested it, raise if a settings file would be dropped: the project directory
         lost its trust, or the file is gone.
         """
-
-        def read() -> Loaded:
-            old = self._require_parts().loaded
-            return self.reader.accept(examined or self.reader.read(), old, unasked=unasked)
-
-        self._configure(await anyio.to_thread.run_sync(read))
-        await self._join_store()
+        await self._apply(partial(self.reader.reread, self.loaded, examined, unasked=unasked))
         return RELOADED
 
     async def apply_edit(self, after: Loaded, files: SettingsContents) -> None:
         """Apply an edit that this process has validated and written. The files are not read again."""
-        accept = partial(self.reader.accept_edit, after, files, self._require_parts().loaded)
-        self._configure(await anyio.to_thread.run_sync(accept))
+        await self._apply(partial(self.reader.accept_edit, after, files, self.loaded))
+
+    async def _apply(self, read: Callable[[], Loaded]) -> None:
+        self._configure(await anyio.to_thread.run_sync(read))
         await self._join_store()
 
     @property
@@ -485,16 +481,14 @@ class OneTool:
     async def _join_store(self) -> None:
         """Wait for a store that was just opened, and apply the settings there."""
         state = self.state
-        is_new = self.reader.join(state.settings, self.settings.store or "")
-        if not is_new:
+        if not self.reader.join(state.settings, self.settings.store or ""):
             return
         for kind in REPORTED_KINDS:
             state.subscribe(kind, partial(self.changes.report, kind))
         await anyio.to_thread.run_sync(state.wait, STORE_SECONDS)
         if self.reader.is_outdated:
-            read = partial(self.reader.reread, self._require_parts().loaded, unasked=False)
             with suppress(ToolError):  # until the files are valid again, no agent may call anything
-                self._configure(await anyio.to_thread.run_sync(read))
+                await self.apply_settings()
 
     async def has_current_settings(self) -> bool:
         """Return whether the settings in effect are valid, and are those that the files have now."""

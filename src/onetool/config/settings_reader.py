@@ -158,17 +158,13 @@ class SettingsReader:
             return replace(loaded, stamp=stamp_files(loaded.directories))
         return Loaded(Settings(), {}, (), (), loaded.directories, loaded.stamp)
 
-    def reread(self, old: Loaded, *, unasked: bool) -> Loaded:
-        """Read the settings again. Raise what `accept` raises."""
-        return self.accept(self.read(), old, unasked=unasked)
-
-    def accept(self, examined: Examined, old: Loaded, *, unasked: bool) -> Loaded:
-        """Return the settings for a reload. Raise ConfigError if they are invalid.
+    def reread(self, old: Loaded, examined: Examined | None = None, *, unasked: bool) -> Loaded:
+        """Return the settings for a reload, as they were just read, or read now. Raise ConfigError if they are invalid.
 
         Raise if a project would be dropped because it changed since a person trusted it. With `unasked`, for a reload
         that no person requested, also raise if it is no longer trusted at all, or if a settings file was deleted.
         """
-        loaded = examined.require()
+        loaded = (examined or self.read()).require()
         if loaded.snapshot is not None:
             self._reject_later_changes(loaded, loaded.snapshot)
         project = old.directories.project
