@@ -29,7 +29,10 @@ _ABANDONED_SECONDS = 600.0  # when an unfinished file is considered abandoned
 DEFAULT_MAX_REMEMBERED = 1_000
 _BLOCK_BYTES = 4_096  # disk space of a small file
 HANDLE = re.compile("[0-9a-f]{32}")
-_PARTS = r"(txt|idx|json|meta\.json|bin)((?:\.[0-9a-f]{8})?\.tmp)?"
+_FILE_NAME = re.compile(
+    rf"(?P<kind>result|media)-(?P<handle>{HANDLE.pattern})"
+    r"\.(?P<part>txt|idx|json|meta\.json|bin)(?P<unfinished>(?:\.[0-9a-f]{8})?\.tmp)?"
+)
 
 
 def new_handle() -> str:
@@ -98,7 +101,6 @@ class ResultFiles:
     ) -> None:
         self._directory = directory
         self._kind = kind
-        self._pattern = re.compile(rf"{kind}-({HANDLE.pattern})\.{_PARTS}")
         self._clock = clock
         self._clock_watch = ClockWatch(clock, steady)
         self._clock_watch.is_reliable()  # a jump from now on is seen
@@ -121,17 +123,20 @@ class ResultFiles:
         results: dict[str, StoredFiles] = {}
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                name = self._pattern.fullmatch(entry.name)
-                if name is None:
+                name = _FILE_NAME.fullmatch(entry.name)
+                if name is None or name["kind"] != self._kind:
                     continue
                 with suppress(OSError):  # another process may have removed it
                     status = entry.stat(follow_symlinks=False)
                     is_meta = entry.name.endswith(".meta.json")
-                    life = _ABANDONED_SECONDS if name[3] else ttl + _REMEMBERED_SECONDS if is_meta else ttl
+                    life = ttl + _REMEMBERED_SECONDS if is_meta else ttl
+                    if name["unfinished"]:
+                        life = _ABANDONED_SECONDS
                     if may_remove and now - status.st_mtime > life:
                         Path(entry.path).unlink()
                     else:
-                        results.setdefault(name[1], StoredFiles()).add(f"{name[2]}{name[3] or ''}", status)
+                        part = f"{name['part']}{name['unfinished'] or ''}"
+                        results.setdefault(name["handle"], StoredFiles()).add(part, status)
         removed = (handle for handle in results if not results[handle].has_content)
         for handle in islice(removed, self._max_remembered, None):  # forget the oldest
             self.remove(handle)
