@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
-from onetool.cli.options import add_json, print_json
+from onetool.cli.options import add_actions, add_json, print_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError
@@ -23,14 +23,19 @@ SECTION = "agents"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = commands.add_parser("list", help="List agents and their permissions")
+    listing, check, change, remove = add_actions(
+        parser,
+        {
+            "list": "List agents and their permissions",
+            "check": "Show whether an agent may make a call, without making it",
+            "set": "Create an agent, or change its settings",
+            "remove": "Remove an agent from the settings",
+        },
+    )
     add_json(listing)
-    check = commands.add_parser("check", help="Show whether an agent may make a call, without making it")
     check.add_argument("call", metavar="CALL", help="the call as code, such as 'fs.read(path=\"a.txt\")'")
     check.add_argument("--agent", default="default", metavar="NAME", help="name of the agent (default: default)")
     add_json(check)
-    change = commands.add_parser("set", help="Create an agent, or change its settings")
     change.add_argument("name", metavar="NAME", help="name of the agent")
     change.add_argument(
         "values",
@@ -38,7 +43,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="setting and value, such as 'permissions=[read, network]', budgets.calls=100 or tools=null to unset it",
     )
-    remove = commands.add_parser("remove", help="Remove an agent from the settings")
     remove.add_argument("name", metavar="NAME", help="name of the agent")
     for action in (change, remove):
         add_edit_options(action, chooses_file=True)

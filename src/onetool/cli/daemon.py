@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from onetool.cli.options import add_json, print_json
+from onetool.cli.options import add_actions, add_json, print_json
 from onetool.cli.terminal import Progress, format_table, print_notices
 from onetool.daemon_client import ask_daemon, find_socket
 from onetool.errors import ToolError
@@ -33,12 +33,16 @@ EMPTY_STATUS: JsonObject = {"pid": None, "version": None, "clients": [], "applic
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    status = actions.add_parser("status", help="Show the shared server, its clients and its applications")
+    status, _, _, logs = add_actions(
+        parser,
+        {
+            "status": "Show the shared server, its clients and its applications",
+            "stop": "Stop the shared server and wait until it has ended",
+            "restart": "Stop the shared server; connected clients start a new one",
+            "logs": "Show the log of the shared server",
+        },
+    )
     add_json(status)
-    actions.add_parser("stop", help="Stop the shared server and wait until it has ended")
-    actions.add_parser("restart", help="Stop the shared server; connected clients start a new one")
-    logs = actions.add_parser("logs", help="Show the log of the shared server")
     logs.add_argument(
         "-n",
         "--lines",

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -14,6 +15,12 @@ def add_json(*parsers: ArgumentParser, text: str = "print JSON") -> None:
     """Add `--json`, which may stand before and after the name of an action."""
     for parser in parsers:
         parser.add_argument("--json", action="store_true", default=SUPPRESS, help=text)
+
+
+def add_actions(parser: ArgumentParser, actions: Mapping[str, str]) -> list[ArgumentParser]:
+    """Add actions such as `list`, of which one is required, with their help. Return a parser for each."""
+    subparsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    return [subparsers.add_parser(name, help=text) for name, text in actions.items()]
 
 
 def add_agent(parser: ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
 from onetool.cli.app_runner import run_with_app
-from onetool.cli.options import add_json, print_json
+from onetool.cli.options import add_actions, add_json, print_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
@@ -13,13 +13,17 @@ from onetool.util.text import quote
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="List the names of secrets, and what uses them")
+    listing, setting, delete, allow, disallow = add_actions(
+        parser,
+        {
+            "list": "List the names of secrets, and what uses them",
+            "set": "Set a secret, from a prompt or from standard input",
+            "delete": "Delete a secret",
+            "allow": "Let tools of a bundle send a secret to an origin",
+            "disallow": "No longer let tools of a bundle send a secret to an origin",
+        },
+    )
     add_json(listing)
-    setting = actions.add_parser("set", help="Set a secret, from a prompt or from standard input")
-    delete = actions.add_parser("delete", help="Delete a secret")
-    allow = actions.add_parser("allow", help="Let tools of a bundle send a secret to an origin")
-    disallow = actions.add_parser("disallow", help="No longer let tools of a bundle send a secret to an origin")
     for action in (allow, disallow):
         action.add_argument("name", metavar="NAME", help="name of the secret")
         action.add_argument("--bundle", metavar="SLUG", required=True, help="name of the bundle")

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.options import add_json, print_json
+from onetool.cli.options import add_actions, add_json, print_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    history = actions.add_parser("history", help="Show the last changes, newest first")
+    history, undo = add_actions(
+        parser,
+        {"history": "Show the last changes, newest first", "undo": "Undo a change, by default the last one"},
+    )
     add_json(history)
-    undo = actions.add_parser("undo", help="Undo a change, by default the last one")
     undo.add_argument("change", nargs="?", default="", metavar="ID", help="ID of the change, as `history` shows it")
     add_edit_options(undo)
 

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from onetool.cli.approver import RunJournal, confirm_person, open_journal
-from onetool.cli.options import add_json, print_json
+from onetool.cli.options import add_actions, add_json, print_json
 from onetool.errors import ToolError, ToolNotFound
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="List saved snippets with their code")
-    accept = actions.add_parser("accept", help="Let all agents use a saved snippet")
-    delete = actions.add_parser("delete", help="Delete a saved snippet")
+    listing, accept, delete = add_actions(
+        parser,
+        {
+            "list": "List saved snippets with their code",
+            "accept": "Let all agents use a saved snippet",
+            "delete": "Delete a saved snippet",
+        },
+    )
     accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, instead of a confirmation")
     for action in (accept, delete):
         action.add_argument("name", metavar="NAME", help="name of the snippet")

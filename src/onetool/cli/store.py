@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onetool.cli.options import add_actions, add_json
 from onetool.cli.terminal import print_notices
 from onetool.paths import find_directories
 
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    status = actions.add_parser("status", help="Show where the state is, the replicas that use it, and the queues")
-    upgrade = actions.add_parser(
-        "upgrade", help="Create or change the tables of the database (needs the migration role)"
-    )
-    grants = actions.add_parser(
-        "grants", help="Print the SQL that grants the roles of replicas and workers their rights"
+    status, upgrade, grants, reset, migrate = add_actions(
+        parser,
+        {
+            "status": "Show where the state is, the replicas that use it, and the queues",
+            "upgrade": "Create or change the tables of the database (needs the migration role)",
+            "grants": "Print the SQL that grants the roles of replicas and workers their rights",
+            "reset-budgets": "Reset the budgets that agents have used",
+            "migrate": "Copy all state from files to PostgreSQL, and verify the copy",
+        },
     )
     upgrade.add_argument(
         "--grant", action="store_true", help="also grant the roles of replicas and workers their rights"
@@ -28,12 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     for action in (upgrade, grants):
         action.add_argument("--replica", default="onetool_replica", metavar="ROLE", help="role of replicas")
         action.add_argument("--worker", default="onetool_worker", metavar="ROLE", help="role of workers")
-    reset = actions.add_parser("reset-budgets", help="Reset the budgets that agents have used")
     reset.add_argument("agent", nargs="?", default="", metavar="AGENT", help="name of one agent (default: all)")
-    migrate = actions.add_parser("migrate", help="Copy all state from files to PostgreSQL, and verify the copy")
     migrate.add_argument("--to", required=True, metavar="URL", help="a postgresql:// URL")
-    for action in (status, upgrade, reset, migrate):
-        action.add_argument("--json", action="store_true", help="print JSON")
+    add_json(status, upgrade, reset, migrate)
 
 
 def main(options: Namespace) -> int:

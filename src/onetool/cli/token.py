@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onetool.cli.options import add_actions, add_json
 from onetool.cli.terminal import print_notices
 from onetool.paths import find_directories
 from onetool_child.json_types import JsonObject
@@ -22,8 +23,14 @@ REJECTED = "Running servers reject it within 2 seconds and end its open streams.
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="Create a token and print it once")
+    create, listing, revoke = add_actions(
+        parser,
+        {
+            "create": "Create a token and print it once",
+            "list": "List tokens and their last use",
+            "revoke": "Revoke a token",
+        },
+    )
     create.add_argument("name", metavar="NAME", help="name of the token, such as laptop")
     create.add_argument(
         "--agent", default="default", metavar="AGENT", help="agent for clients that use the token (default: default)"
@@ -39,11 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DURATION",
         help="time after which the token is rejected, such as 12h or 30d (default: never)",
     )
-    listing = actions.add_parser("list", help="List tokens and their last use")
-    revoke = actions.add_parser("revoke", help="Revoke a token")
     revoke.add_argument("name", metavar="NAME", help="name of the token")
-    for action in (create, listing, revoke):
-        action.add_argument("--json", action="store_true", help="print JSON")
+    add_json(create, listing, revoke)
 
 
 def main(options: Namespace) -> int:
