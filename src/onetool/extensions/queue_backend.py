@@ -39,9 +39,13 @@ class QueueBackend:
         wait_seconds: float,
         get_jobs: Callable[[], JobStorage],
     ) -> None:
-        self.extension, self.timeouts, self.queue = extension, timeouts, queue
-        self._wait_seconds, self._get_jobs = wait_seconds, get_jobs
-        self._is_retired, self._calls = False, 0
+        self.extension = extension
+        self.timeouts = timeouts
+        self.queue = queue
+        self._wait_seconds = wait_seconds
+        self._get_jobs = get_jobs
+        self._is_retired = False
+        self._calls = 0
 
     def identify(self, _tool: Tool) -> Any:
         return [self.extension.identify(), self.queue]
@@ -96,7 +100,9 @@ class _JobFollower:
     """One call: its job, and the messages of the tool."""
 
     def __init__(self, jobs: JobStorage, request: JobRequest, context: ToolContext, start_seconds: float) -> None:
-        self._jobs, self._request, self._context = jobs, request, context
+        self._jobs = jobs
+        self._request = request
+        self._context = context
         self._call_seconds = start_seconds + request.seconds + REPORT_SECONDS
         self._seen = 0  # the number of the last event
         self._connected_at = 0.0  # since when the database answers
@@ -178,7 +184,8 @@ class _JobFollower:
 
     async def _time_out(self, status: JobStatus) -> NoReturn:
         await self._call_quietly(self._jobs.cancel)
-        queue, seconds = self._request.queue, self._request.wait_seconds
+        queue = self._request.queue
+        seconds = self._request.wait_seconds
         if status.state == "started":
             raise ToolTimeout(f"{self._request.tool} took longer than {self._request.seconds:g} s")
         (found, *_) = await anyio.to_thread.run_sync(

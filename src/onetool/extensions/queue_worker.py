@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from procrastinate import App, RetryStrategy
 from procrastinate.exceptions import ConnectorException, JobAborted
@@ -30,10 +30,10 @@ from onetool.state.worker_jobs import HeldJob, WorkerJobs
 from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping
 
-HEARTBEAT_SECONDS: Final = 2.0
-POLL_SECONDS: Final = 1.0  # for jobs that return to the queue, about which nobody notifies
-REPORT_SECONDS: Final = 0.25  # between two reports of a job
-KEEP_WORKER_SECONDS: Final = 86_400.0  # a worker may be without the database for a while
+HEARTBEAT_SECONDS = 2.0
+POLL_SECONDS = 1.0  # for jobs that return to the queue, about which nobody notifies
+REPORT_SECONDS = 0.25  # between two reports of a job
+KEEP_WORKER_SECONDS = 86_400.0  # a worker may be without the database for a while
 
 
 class QueueWorker:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from onetool.errors import ToolError, describe
 from onetool.state.keys import make_error, open_any, parse_keys
@@ -13,8 +13,8 @@ from onetool_child.errors import restore
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import UTF8, split_text
 
-PURPOSE: Final = b"onetool jobs"
-MAX_BYTES: Final = 256 << 20  # PostgreSQL returns no value whose hexadecimal form has more than 1 GB
+PURPOSE = b"onetool jobs"
+MAX_BYTES = 256 << 20  # PostgreSQL returns no value whose hexadecimal form has more than 1 GB
 
 
 class JobSealer:

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Final
 
 from onetool.errors import Interrupted, ToolError
 from onetool.state.changes import Changes
@@ -21,54 +20,54 @@ from onetool.state.storage import LOST_SECONDS, MAX_ATTEMPTS, JobRequest, JobSta
 from onetool.util.problem import Problem
 from onetool_child.data import encode
 
-DELETE_SECONDS: Final = 10.0
-CLOCK_SECONDS: Final = 300.0  # by which clocks of replicas and workers may differ
-LARGE_BYTES: Final = 64 << 10
-STATES: Final = {"todo": "waiting", "doing": "started", "cancelled": "cancelled", "aborted": "cancelled"}
+DELETE_SECONDS = 10.0
+CLOCK_SECONDS = 300.0  # by which clocks of replicas and workers may differ
+LARGE_BYTES = 64 << 10
+STATES = {"todo": "waiting", "doing": "started", "cancelled": "cancelled", "aborted": "cancelled"}
 # One statement, so one round trip. Its commit need not be durable: that of the worker, which takes the job, is.
-ADD: Final = """
+ADD = """
 INSERT INTO jobs (id, number, expires, sealed)
 SELECT :id, unnest(procrastinate_defer_jobs_v1(ARRAY[ROW(
     :queue::text, 'onetool.run_job', 0, NULL, NULL, jsonb_build_object('job', :id::text), NULL
 )::procrastinate_job_to_defer_v1])), clock_timestamp() + make_interval(secs => :seconds), :sealed
 FROM set_config('synchronous_commit', 'off', true)
 """
-STALLED: Final = """
+STALLED = """
 job.status = 'doing' AND coalesce(last_heartbeat < clock_timestamp() - make_interval(secs => ?), true)
 """
-JOB: Final = """
+JOB = """
 FROM jobs JOIN procrastinate_jobs AS job ON job.id = number
 LEFT JOIN procrastinate_workers AS worker ON worker.id = worker_id WHERE jobs.id = ?
 """
-READ: Final = f"""
+READ = f"""
 SELECT status::text, abort_requested, progress, result,
     octet_length(sealed) + coalesce(octet_length(result), 0) > ?, {STALLED} {JOB}
 """
-RECOVER: Final = f"""
+RECOVER = f"""
 WITH stalled AS (SELECT job.id, attempts {JOB} AND {STALLED} FOR UPDATE OF job)
 SELECT CASE WHEN ? AND attempts < ?
     THEN procrastinate_retry_job_v2(id, now(), NULL, NULL, NULL)
     ELSE procrastinate_finish_job_v1(id, 'failed', false) END FROM stalled
 """  # noqa: S608 - constants
-CANCEL: Final = """
+CANCEL = """
 UPDATE jobs SET expires = least(expires, clock_timestamp()) WHERE id = ?
 RETURNING procrastinate_cancel_job_v1(number, true, false)
 """
-DELETE: Final = "DELETE FROM procrastinate_jobs USING jobs WHERE procrastinate_jobs.id = number AND jobs.id = ?"
+DELETE = "DELETE FROM procrastinate_jobs USING jobs WHERE procrastinate_jobs.id = number AND jobs.id = ?"
 # A worker rejects rows that are not jobs of a replica.
-DELETE_OLD: Final = """
+DELETE_OLD = """
 DELETE FROM procrastinate_jobs AS job
 WHERE EXISTS (SELECT FROM jobs WHERE number = job.id AND expires < clock_timestamp() - make_interval(secs => ?))
 OR (status NOT IN ('todo', 'doing') AND NOT EXISTS (SELECT FROM jobs WHERE number = job.id))
 """
-DELETE_WORKERS: Final = "DELETE FROM procrastinate_workers WHERE last_heartbeat < clock_timestamp() - interval '1 day'"
-OPEN: Final = """
+DELETE_WORKERS = "DELETE FROM procrastinate_workers WHERE last_heartbeat < clock_timestamp() - interval '1 day'"
+OPEN = """
 SELECT queue_name, count(*) FILTER (WHERE status = 'todo'), count(*) FILTER (WHERE status = 'doing')
 FROM procrastinate_jobs JOIN jobs ON number = procrastinate_jobs.id
 WHERE (status = 'todo' AND expires > clock_timestamp()) OR (status = 'doing' AND NOT abort_requested)
 GROUP BY queue_name
 """
-WORKERS: Final = """
+WORKERS = """
 SELECT queue, description FROM queue_workers JOIN procrastinate_workers ON id = worker
 WHERE last_heartbeat > clock_timestamp() - make_interval(secs => ?) ORDER BY queue, description
 """

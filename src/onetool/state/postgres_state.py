@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.core.bus.budget import Limits, SharedBudgetGuard
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onetool.bundles import BundleStore
     from onetool.config.model import Output
 
-LOADED_KEYS: Final = ("request state", "browser sessions")  # those that an event loop needs
+LOADED_KEYS = ("request state", "browser sessions")  # those that an event loop needs
 
 
 class PostgresState(BaseState):
@@ -132,7 +132,8 @@ class PostgresState(BaseState):
         return self._keys[name]
 
     def results(self, output: "Output") -> StoredResults:
-        quota, clock = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent), self.database.now
+        quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
+        clock = self.database.now
         parts = PartRows(self.database, self._scope, clock)
         return StoredResults(parts, self.place, output.result_ttl, output.preview_lines, clock=clock, quota=quota)
 

@@ -6,7 +6,7 @@ procrastinate.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from procrastinate import PsycopgConnector
 from procrastinate.exceptions import ConnectorException
@@ -16,8 +16,8 @@ from psycopg_pool import AsyncConnectionPool
 from onetool.state.postgres_database import OPTIONS, SESSION
 from onetool_child.json_types import JsonObject
 
-RETRY_SECONDS: Final = 0.5
-POOL: Final[JsonObject] = {"min_size": 1, "max_size": 4, "timeout": 4.0, "reconnect_timeout": 1.0}
+RETRY_SECONDS = 0.5
+POOL: JsonObject = {"min_size": 1, "max_size": 4, "timeout": 4.0, "reconnect_timeout": 1.0}
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -8,37 +8,40 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO, Final, cast, get_args
+from typing import BinaryIO, cast, get_args
 
 from onetool.results.files import Part, StoredFiles
 from onetool.state.postgres_database import Database, Statements
 from onetool.util.clock_watch import Clock, Sweep
 
-CHUNK_BYTES: Final = 1 << 20
-SWEEP_SECONDS: Final = 60.0
-REMEMBERED_SECONDS: Final = 86_400.0  # how long the metadata of an expired result is kept
-SIZES: Final = """
+CHUNK_BYTES = 1 << 20
+SWEEP_SECONDS = 60.0
+REMEMBERED_SECONDS = 86_400.0  # how long the metadata of an expired result is kept
+SIZES = """
 SELECT coalesce(sum((size + 4095) / 4096 * 4096), 0),
 coalesce(sum((size + 4095) / 4096 * 4096) FILTER (WHERE agent = ?), 0) FROM files WHERE scope = ? AND kind = ?
 """
-SWEEP: Final = """
+SWEEP = """
 DELETE FROM files WHERE modified < CASE WHEN part = 'meta.json' THEN ?::double precision ELSE ? END AND kind = ?
 AND scope = ? RETURNING handle, part
 """
-INSERT_PART: Final = """
+INSERT_PART = """
 INSERT INTO files (scope, handle, part, kind, agent, size, modified) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (handle, part) DO NOTHING
 """
-INSERT_CHUNK: Final = "INSERT INTO chunks (handle, part, number, data) VALUES (?, ?, ?, ?)"
-SLICE: Final = "SELECT substring(data FROM ? FOR ?) FROM chunks WHERE handle = ? AND part = ? AND number = ?"
-CONTENT: Final = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY number"
+INSERT_CHUNK = "INSERT INTO chunks (handle, part, number, data) VALUES (?, ?, ?, ?)"
+SLICE = "SELECT substring(data FROM ? FOR ?) FROM chunks WHERE handle = ? AND part = ? AND number = ?"
+CONTENT = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY number"
 
 
 class PartRows:
     """The parts of results (`kind` is "result") or media, with the interface of `ResultFiles`."""
 
     def __init__(self, database: Database, scope: str, clock: Clock = time.time, kind: str = "result") -> None:
-        self._database, self._scope, self._clock, self._kind = database, scope, clock, kind
+        self._database = database
+        self._scope = scope
+        self._clock = clock
+        self._kind = kind
         self._expiry = Sweep(clock, SWEEP_SECONDS)
 
     def prepare(self) -> None:
@@ -115,7 +118,9 @@ class ChunkReader:
     """A file whose content is read from chunks as it is needed: only the window, or whole chunks in sequence."""
 
     def __init__(self, database: Database, handle: str, part: str, size: int) -> None:
-        self._database, self._key, self._size = database, (handle, part), size
+        self._database = database
+        self._key = (handle, part)
+        self._size = size
         self._position = 0
         self._cached: tuple[int, bytes] = (-1, b"")
         self._end = -1  # of the last read

@@ -1,14 +1,13 @@
 """The three roles: one creates the tables, replicas read and write them, workers reach jobs and their results only."""
 
 import re
-from typing import Final
 
 from onetool.errors import ArgumentError
 from onetool.state.schema import SCHEMA
 
-NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-WORKER_TABLES: Final = ("files", "chunks")
-GRANTS: Final = """\
+NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+WORKER_TABLES = ("files", "chunks")
+GRANTS = """\
 GRANT USAGE ON SCHEMA {schema}, {schema}_stats TO {replica};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema}, {schema}_stats TO {replica};
 GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema}, {schema}_stats TO {replica};
@@ -22,7 +21,7 @@ GRANT USAGE ON SCHEMA {schema} TO {worker};
 GRANT SELECT ON {schema}.schema_versions TO {worker};
 """
 # A worker takes jobs, but cannot create, replace or delete them.
-JOBS: Final = """\
+JOBS = """\
 GRANT SELECT, UPDATE (status, worker_id, attempts, abort_requested, scheduled_at, priority, queue_name, lock)
     ON {schema}.procrastinate_jobs TO {worker};
 GRANT SELECT, INSERT ON {schema}.procrastinate_events TO {worker};
@@ -31,7 +30,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.procrastinate_workers TO {worke
 GRANT SELECT, INSERT ON {schema}.queue_workers TO {worker};
 GRANT SELECT (id, number, expires, sealed, progress), UPDATE (expires, progress, result) ON {schema}.jobs TO {worker};
 """
-OWN_ROWS: Final = """\
+OWN_ROWS = """\
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.{table} TO {worker};
 ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS replicas ON {schema}.{table};

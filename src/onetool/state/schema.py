@@ -5,14 +5,14 @@ their statements. `token` is the ID of a token, never the token.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onetool.errors import ToolError
 from onetool.stats.rollup import BOUNDS
 from onetool.stats.tables import POSTGRES_SCHEMA
 
 # ruff: noqa: S608 - the statements contain only constants
-SCHEMA: Final = "onetool"
+SCHEMA = "onetool"
 
 
 class Migration(NamedTuple):
@@ -33,7 +33,7 @@ def read_procrastinate() -> str:
     return str(SchemaManager.get_schema())
 
 
-STATE: Final = """
+STATE = """
 CREATE TABLE generations (kind text PRIMARY KEY, number bigint NOT NULL);
 CREATE TABLE keys (name text PRIMARY KEY, sealed bytea NOT NULL);
 CREATE TABLE servers (
@@ -84,7 +84,7 @@ CREATE TABLE session_values (
 """
 # A document is sealed with its version, and replicas cannot delete it. So somebody without `ONETOOL_KEY` cannot put an
 # older one in its place.
-NEWER: Final = """
+NEWER = """
 CREATE FUNCTION reject_older() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.kind <> OLD.kind OR NEW.name <> OLD.name OR NEW.version <= OLD.version THEN
@@ -97,7 +97,7 @@ CREATE TRIGGER newer BEFORE UPDATE ON documents FOR EACH ROW EXECUTE FUNCTION re
 """
 # Replicas may append to the audit log, but not delete from it. What they delete with this function is the oldest, and
 # never the last 100 MiB, whatever they ask for.
-TRIM_AUDIT: Final = """
+TRIM_AUDIT = """
 CREATE FUNCTION trim_audit(max_bytes bigint) RETURNS bigint LANGUAGE sql SECURITY DEFINER
 SET search_path = onetool, pg_temp AS $$
     WITH deleted AS (
@@ -110,7 +110,7 @@ $$;
 REVOKE ALL ON FUNCTION trim_audit FROM PUBLIC;
 """
 # procrastinate has the state of a job, under this number. Input and result are sealed with a key that is not here.
-JOBS: Final = """
+JOBS = """
 CREATE TABLE jobs (
     id text PRIMARY KEY, number bigint NOT NULL UNIQUE REFERENCES procrastinate_jobs ON DELETE CASCADE,
     expires timestamptz NOT NULL, sealed bytea NOT NULL, progress bytea, result bytea
@@ -121,14 +121,14 @@ CREATE TABLE queue_workers (
     PRIMARY KEY (worker, queue)
 );
 """
-STATISTICS: Final = f"""
+STATISTICS = f"""
 CREATE SCHEMA onetool_stats;
 SET LOCAL search_path = onetool_stats;
 {POSTGRES_SCHEMA}CREATE FUNCTION bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
     RETURN (SELECT count(*)::integer FROM unnest(ARRAY{list(BOUNDS)}::double precision[]) AS bound WHERE bound < $1);
 SET LOCAL search_path = {SCHEMA};
 """
-MIGRATIONS: Final = (
+MIGRATIONS = (
     Migration(f"{STATE}{NEWER}{TRIM_AUDIT}{JOBS}{STATISTICS}", compatible=1, read_library=read_procrastinate),
 )
-VERSION: Final = len(MIGRATIONS)
+VERSION = len(MIGRATIONS)

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import anyio.to_thread
 from procrastinate.jobs import Job, Status
@@ -25,32 +25,32 @@ from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping, JsonObject
 
 # procrastinate's workers do not say which queues they serve.
-REGISTER: Final = """
+REGISTER = """
 WITH registered AS (SELECT worker_id FROM procrastinate_register_worker_v1()), queues AS (
     INSERT INTO queue_workers SELECT worker_id, queue, %(description)s FROM registered, unnest(%(queues)s::text[]) queue
 ) SELECT worker_id FROM registered
 """
 # The next job: first one that this worker got when the connection was lost.
-FETCH: Final = """
+FETCH = """
 SELECT * FROM procrastinate_jobs WHERE worker_id = %(worker_id)s AND status = 'doing' AND id <> ALL(%(held)s::bigint[])
 UNION ALL SELECT * FROM procrastinate_fetch_job_v2(%(queues)s::varchar[], %(worker_id)s) LIMIT 1
 """
 # A statement of its own: the function above sees jobs that were added after its statement began.
-READ: Final = """
+READ = """
 SELECT id, sealed, expires > clock_timestamp() AS is_open FROM jobs WHERE number = %(number)s
 """
 # The job, if this worker still has it. A worker without heartbeats loses its jobs, and may not know.
-HELD: Final = """
+HELD = """
 SELECT job.id AS number, jobs.id, abort_requested FROM procrastinate_jobs AS job LEFT JOIN jobs ON number = job.id
 WHERE job.id = %(number)s AND worker_id = %(worker_id)s AND attempts = %(attempts)s AND status = 'doing'
 """
-REPORT: Final = f"""
+REPORT = f"""
 WITH held AS ({HELD}), changed AS (
     UPDATE jobs SET progress = %(progress)s FROM held WHERE jobs.id = held.id RETURNING jobs.id
 ) SELECT pg_notify('onetool', 'job ' || id) FROM changed
 """  # noqa: S608 - constants
 # The job and its result end together.
-FINISH: Final = f"""
+FINISH = f"""
 WITH held AS ({HELD} FOR UPDATE OF job), changed AS (
     UPDATE jobs SET expires = clock_timestamp(), progress = coalesce(%(progress)s, progress),
         result = CASE WHEN NOT abort_requested THEN %(result)s::bytea END
@@ -60,8 +60,8 @@ SELECT NOT abort_requested AS counts, pg_notify('onetool', 'job ' || id), procra
     number, CASE WHEN abort_requested THEN 'aborted' ELSE %(status)s END::procrastinate_job_status, false
 ) FROM held
 """  # noqa: S608 - constants
-MAX_EVENTS: Final = 20  # that a report has
-MAX_MESSAGE_CHARS: Final = 4_000
+MAX_EVENTS = 20  # that a report has
+MAX_MESSAGE_CHARS = 4_000
 
 
 @dataclass(slots=True)
