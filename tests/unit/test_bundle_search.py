@@ -51,6 +51,13 @@ def test_parts_of_words_and_typos_are_fuzzy_matches(store: BundleStore) -> None:
         assert list_matches(store, q) == expected, q
 
 
+def test_a_part_of_many_words_finds_all_of_them_newest_first(store: BundleStore) -> None:
+    bundle = new_bundle(store)
+    slugs = [f"thread{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    store.put_many(bundle, [(slug, "1", tool_body()) for slug in slugs])
+    assert list_matches(store, "hread") == [(slug, "fuzzy") for slug in reversed(slugs)][:25]
+
+
 def test_numbers_are_not_matched_fuzzily(store: BundleStore) -> None:
     bundle = new_bundle(store)
     store.put_tool(bundle, "job-1234", "1", tool_body())

@@ -28,6 +28,7 @@ from onetool.search.words import plain
 MAX_QUERY_LENGTH = 1_000
 MAX_WORDS = 32
 MIN_PART_LENGTH = 3  # letters
+MAX_STREAMS = 20  # similar words, multiplied by the words of the query, that are read one by one
 RANKS: tuple[Match, ...] = (
     "prefix",
     "prefix",
@@ -75,13 +76,18 @@ def find_ranked(
     words = sorted(query.words, key=len, reverse=True)  # candidates have the first one: long words are rare
     values |= {f"word{number}": word for number, word in enumerate(words)}
     first, before = after or (0, MAX_KEY)
+    candidates = ["= :word0"]
     hits: list[tuple[int, ToolRow]] = []
     for rank in range(first, len(RANKS) if words else len(STARTS)):
         if RANKS[rank] == "fuzzy" and "similar0" not in values:
-            similar = (json.dumps(find_similar(database, word)) for word in words)
-            values |= {f"similar{number}": forms for number, forms in enumerate(similar)}
+            similar = [find_similar(database, word) for word in words]
+            values |= {f"similar{number}": json.dumps(forms) for number, forms in enumerate(similar)}
+            candidates = [FORMS["fuzzy"].format(0)]
+            if len(similar[0]) * len(words) <= MAX_STREAMS:  # each form is in the order of keys, all of them are not
+                values |= {f"form{number}": form for number, form in enumerate(similar[0])}
+                candidates = [f"= :form{number}" for number in range(len(similar[0]))]
         values |= {"before": before if rank == first else MAX_KEY, "limit": limit - len(hits)}
-        statement = f"{' union '.join(_select_rank(rank, len(words)))} order by 1 desc limit :limit"
+        statement = f"{' union '.join(_select_rank(rank, len(words), candidates))} order by 1 desc limit :limit"
         keys = [key for (key,) in database.execute(statement, values)]
         hits += [(rank, row) for row in get_tools(database, keys)]
         if len(hits) == limit:
@@ -89,8 +95,11 @@ def find_ranked(
     return hits
 
 
-def _select_rank(rank: int, count: int) -> list[str]:
-    """Return the statements for the tools of one rank, each ordered by an index; `count` is the number of words."""
+def _select_rank(rank: int, count: int, candidates: Sequence[str]) -> list[str]:
+    """Return the statements for the tools of one rank, each ordered by an index.
+
+    `count` is the number of words of the query; `candidates` are the conditions for the first one.
+    """
     better = [f"not ({start})" for start in STARTS[:rank]]
     if rank < len(STARTS):
         conditions = " and ".join([STARTS[rank], *better])
@@ -100,9 +109,10 @@ def _select_rank(rank: int, count: int) -> list[str]:
     if match == "fuzzy":
         better.append(f"not ({_has_all('word', count, FIELDS - 1)})")
     found = [_has_all(match, count, field), f"not ({_has_all(match, count, field - 1)})"]
-    conditions = " and ".join([*better, *found, f"w.word {FORMS[match].format(0)}"])
+    conditions = " and ".join([*better, *found])
     words = f"select distinct w.key from words w cross join tools t on t.key = w.key {LISTED} w.key < :before"  # noqa: S608
-    return [f"{words} and w.field = {place} and {conditions}" for place in range(field + 1)]
+    starts = [f"{words} and w.field = {place} and w.word {form}" for place in range(field + 1) for form in candidates]
+    return [f"{start} and {conditions}" for start in starts]
 
 
 def _has_all(match: Match, count: int, last_field: int) -> str:
