@@ -17,21 +17,16 @@ from onetool.bundles.source import bundles_directory
 from onetool.config.load import Loaded
 from onetool.errors import StorageError, ToolError
 from onetool.logging import list_rotated
-from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import resolve_path
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.bundle_mirror import KEY, KIND, LOCK, STORED
 from onetool.state.disabled_tools import EVERYTHING
-from onetool.state.documents import DELETED, PUT, DocumentFile, Documents
-from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
-from onetool.state.opening import open_state
+from onetool.state.documents import DELETED, PUT, Documents
+from onetool.state.file_state import FileState
+from onetool.state.opening import open_files, open_state
 from onetool.state.postgres_state import PostgresState
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
-from onetool.state.run_store import RunStore
-from onetool.state.session_store import SessionStore
 from onetool.state.transfer_statistics import copy_statistics
-from onetool.stats.database import StatisticsFile
-from onetool.stats.shapes import Shapes
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
 
@@ -49,19 +44,12 @@ class Places:
     """The state in files and the state in a database."""
 
     loaded: Loaded
+    files: FileState
     rows: PostgresState
 
     @property
     def data(self) -> Path:
         return self.loaded.directories.data
-
-    @property
-    def private(self) -> Path:
-        return self.loaded.directories.private
-
-    @property
-    def user(self) -> Path:
-        return self.loaded.directories.user
 
 
 def transfer(loaded: Loaded, url: str) -> dict[str, int]:
@@ -72,9 +60,9 @@ def transfer(loaded: Loaded, url: str) -> dict[str, int]:
     opened = replace(loaded, settings=settings)
     state = open_state(opened)
     assert isinstance(state, PostgresState)
-    with closing(state):
+    with closing(state), open_files(loaded.directories) as files:
         _reject_writers(loaded)
-        places = Places(opened, state)
+        places = Places(opened, files, state)
         return {kind: copy(places) for kind, copy in KINDS.items()}
 
 
@@ -103,13 +91,13 @@ def _verify(kind: str, source: Iterable[Any], target: Iterable[Any]) -> int:
 
 def _copy_runs(places: Places) -> int:
     target = places.rows.runs
-    with closing(RunStore(places.private)) as source:
-        grants = source.list_all_grants()
-        run_ids = source.list_ids()
-        for run_id in run_ids:
-            run = source.get_run(run_id)
-            if run is not None:
-                target.restore(run, source.list_calls(run_id), [grant for grant in grants if grant.run == run_id])
+    source = places.files.runs
+    grants = source.list_all_grants()
+    run_ids = source.list_ids()
+    for run_id in run_ids:
+        run = source.get_run(run_id)
+        if run is not None:
+            target.restore(run, source.list_calls(run_id), [grant for grant in grants if grant.run == run_id])
     general = [grant for grant in grants if grant.run is None]
     target.restore_grants(general)
     _verify("grants", (grant.id for grant in general), (grant.id for grant in target.list_all_grants()))
@@ -119,31 +107,31 @@ def _copy_runs(places: Places) -> int:
 def _copy_sessions(places: Places) -> int:
     target = places.rows.sessions
     handles = []
-    with closing(SessionStore(places.private)) as source:
-        for session in source.list_all():
-            handle, agent, token_id, _ = session
-            try:
-                values = source.get(handle, source.list_keys(handle, agent, token_id), agent, token_id)
-            except ToolError:  # it has expired
-                continue
-            target.restore(session, values)
-            handles.append(handle)
+    source = places.files.sessions
+    for session in source.list_all():
+        handle, agent, token_id, _ = session
+        try:
+            values = source.get(handle, source.list_keys(handle, agent, token_id), agent, token_id)
+        except ToolError:  # it has expired
+            continue
+        target.restore(session, values)
+        handles.append(handle)
     return _verify("sessions", handles, (session[0] for session in target.list_all()))
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-def _copy_documents(source: DocumentFile, kind: str, target: Documents) -> int:
+def _copy_documents(source: Documents, target: Documents) -> int:
     """Copy the documents of one kind that the database lacks."""
-    documents = Documents(source, kind).get_all()
+    documents = source.get_all()
     for name, document in documents.items():
         target.update(name, lambda current, document=document: current or document)  # type: ignore[misc]
-    return _verify(kind, documents, target.get_all())
+    return _verify(source.kind, documents, target.get_all())
 
 
 def _copy_disabled_tools(places: Places) -> int:
-    source = DisabledTools.open_file(places.data)
+    source = places.files.disabled_tools
     target = places.rows.disabled_tools
     names = source.off()
     if EVERYTHING in names:
@@ -153,11 +141,11 @@ def _copy_disabled_tools(places: Places) -> int:
 
 
 def _copy_pins(places: Places) -> int:
-    return _copy_documents(DocumentFile(places.private), "pins", places.rows.pins)
+    return _copy_documents(places.files.pins, places.rows.pins)
 
 
 def _copy_credentials(places: Places) -> int:
-    source = CredentialStore(places.user / CREDENTIALS)
+    source = places.files.credentials
     target = places.rows.credentials
     keys = source.list_keys()
     for key in keys:
@@ -168,7 +156,7 @@ def _copy_credentials(places: Places) -> int:
 
 def _copy_snippets(places: Places) -> int:
     target = places.rows.snippets
-    saved = SavedSnippets.open_file(places.private).list_all()
+    saved = places.files.snippets.list_all()
 
     def add_missing(current: list[SavedSnippet]) -> list[SavedSnippet]:
         names = set(map(_identify_snippet, current))
@@ -183,12 +171,12 @@ def _identify_snippet(snippet: SavedSnippet) -> tuple[str, str]:
 
 
 def _copy_token_usage(places: Places) -> int:
-    return _copy_documents(DocumentFile(places.user), MODEL_USAGE, places.rows.token_usage)
+    return _copy_documents(places.files.token_usage, places.rows.token_usage)
 
 
 def _copy_shapes(places: Places) -> int:
     target = places.rows.shapes
-    shapes = Shapes(StatisticsFile(places.data / "stats" / "stats.db")).read_all()
+    shapes = places.files.shapes.read_all()
     if shapes:
         target.merge_all(shapes)
     return _verify("shapes", shapes, target.read_all())
