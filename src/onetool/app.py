@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -55,7 +54,6 @@ from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
 from onetool.state.change_feed import ChangeFeed
-from onetool.state.disabled_tools import OWNER_MARK, list_owner_marks
 from onetool.state.storage import MediaStorage, State
 from onetool.telemetry import Telemetry
 from onetool.util.background_tasks import BackgroundTasks
@@ -187,11 +185,9 @@ class OneTool:
             self._blocking = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         assert self._blocking is not None
-        self._blocking.__exit__(kind, error, trace)
+        self._blocking.__exit__(kind, error, None if error is None else error.__traceback__)
 
     async def __aenter__(self) -> Self:
         self.bus.registered.add_builtin(load_builtin_tools(self.bus.threads))
@@ -359,25 +355,6 @@ class OneTool:
         return self._require_parts().cells
 
     @property
-    def disabled_names(self) -> frozenset[str]:
-        """The names of disabled tools and packs, without bundles, which have their own state."""
-        return frozenset(name for name in self.state.disabled_tools.off() if not name.startswith(OWNER_MARK))
-
-    @property
-    def owner_disabled(self) -> frozenset[str]:
-        """The names of tools, versions and packs, and the IDs of stored tools and bundles, that an owner disabled.
-
-        `*` if that is unknown.
-        """
-        return list_owner_marks(self.state.disabled_tools.off())
-
-    def mark_disabled(self, keys: Iterable[str], *, on: bool) -> None:
-        """Record that an owner disabled these names or IDs, or enabled them. Blocks on the disk."""
-        marks = [f"{OWNER_MARK}{key}" for key in (self.owner_disabled.intersection(keys) if on else keys)]
-        if marks:
-            self.state.disabled_tools.set(*marks, on=on)
-
-    @property
     def results(self) -> "StoredResults":
         return self._require_parts().results
 
@@ -481,7 +458,8 @@ class OneTool:
     async def _join_store(self) -> None:
         """Wait for a store that was just opened, and apply the settings there."""
         state = self.state
-        if not self.reader.join(state.settings, self.settings.store or ""):
+        is_new = self.reader.join(state.settings, self.settings.store or "")
+        if not is_new:
             return
         for kind in REPORTED_KINDS:
             state.subscribe(kind, partial(self.changes.report, kind))

@@ -244,11 +244,11 @@ def _set_enabled(app: "OneTool", options: Namespace) -> int:
     if not tool:
         store.set_bundle_enabled(bundle.id, on)
         changed = [bundle.slug]
-        app.mark_disabled([bundle.id, bundle.slug], on=on)
+        app.state.disabled_tools.mark([bundle.id, bundle.slug], on=on)
     else:
         chosen = _versions(bundle, store.list_bundle_tools(bundle.id), tool, version)
         changed = [_set_tool_enabled(store, bundle, one, on=on) for one in chosen]
-        app.mark_disabled(list_marks(store, chosen, on=on), on=on)
+        app.state.disabled_tools.mark(list_marks(store, chosen, on=on), on=on)
     _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
     if options.json:
         print_json({"changed": changed, "isEnabled": on}, indent=None)

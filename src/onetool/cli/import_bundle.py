@@ -37,7 +37,6 @@ from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories
 from onetool.state.audit import open_audit_log
-from onetool.state.disabled_tools import list_owner_marks
 from onetool.state.opening import open_state
 from onetool.util.invisible import escape_invisible
 from onetool.util.problem import Problem
@@ -161,7 +160,7 @@ def _project(directories: Directories, *, is_dry: bool, stream: TextIO) -> tuple
 
 def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptions, *, is_dry: bool) -> Report:
     with open_state(loaded) as state:
-        found = keep_disabled(found, list_owner_marks(state.disabled_tools.off()))
+        found = keep_disabled(found, state.disabled_tools.list_owner_marks())
         with closing(open_store(loaded, state)) as store:
             result = import_bundle(store, found, update, dry=is_dry)
         if not is_dry:

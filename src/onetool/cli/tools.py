@@ -55,7 +55,7 @@ async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool,
         hint = "for a bundle or a tool of one: onetool bundles enable|disable NAME"
         raise ToolNotFound(f"no tool or pack is named {quote(name)}{suggest(name, {**tools, **packs})}", hint=hint)
     await app.switch(found, on=on)
-    app.mark_disabled([found], on=on)
+    app.state.disabled_tools.mark([found], on=on)
     kind = "tool" if wanted in tools else "pack"
     done = "enabled" if on else "disabled"
     app.audit.change(f"{kind}.{done}", [found], actor=user_name(), transport="cli")
@@ -64,7 +64,7 @@ async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool,
         return 0
     output.write(f"{done.capitalize()} {found}\n")
     pack = found.rpartition(".")[0]
-    if on and kind == "tool" and pack in app.disabled_names:
+    if on and kind == "tool" and pack in app.state.disabled_tools.list_names():
         output.write(f"Its pack is disabled. To enable it: onetool tools --enable {pack}\n")
     return 0
 

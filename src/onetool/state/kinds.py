@@ -1,6 +1,6 @@
 """State that is kept in documents: disabled tools, saved snippets, and the last use of tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.snippets.saved_snippets import SavedSnippet
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.disabled_tools import EVERYTHING, OWNER_MARK
 from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentDatabase, DocumentFile, Documents
 from onetool.util.problem import STORAGE, Problem
 
@@ -43,6 +43,23 @@ class DisabledTools:
             return frozenset({EVERYTHING})
         self.problem = None
         return names
+
+    def list_names(self) -> frozenset[str]:
+        """Return the names of disabled tools and packs, without bundles, which have their own state."""
+        return frozenset(name for name in self.off() if not name.startswith(OWNER_MARK))
+
+    def list_owner_marks(self) -> frozenset[str]:
+        """Return the names and IDs that an owner disabled; `EVERYTHING` if that is unknown."""
+        off = self.off()
+        marks = {name.removeprefix(OWNER_MARK) for name in off if name.startswith(OWNER_MARK)}
+        return frozenset(marks | off.intersection({EVERYTHING}))
+
+    def mark(self, keys: Iterable[str], *, on: bool) -> None:
+        """Record that an owner disabled these names or IDs, or enabled them."""
+        changed = self.list_owner_marks().intersection(keys) if on else keys
+        marks = [f"{OWNER_MARK}{key}" for key in changed]
+        if marks:
+            self.set(*marks, on=on)
 
     def set(self, *names: str, on: bool) -> None:
         def change(document: Any) -> list[str]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.audit_records import StoredRecord
     from onetool.state.documents import Documents
-    from onetool.state.kinds import LastUses
+    from onetool.state.kinds import DisabledTools, LastUses
     from onetool.state.session_store import SessionTables
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
@@ -478,7 +478,7 @@ class State(Protocol):
     @property
     def snippets(self) -> SavedSnippetStorage: ...
     @property
-    def disabled_tools(self) -> DisabledToolStorage: ...
+    def disabled_tools(self) -> "DisabledTools": ...
     @property
     def pins(self) -> "Documents": ...
     @property

@@ -92,7 +92,10 @@ def require_write_permission(request: Request, app: OneTool) -> None:
 
 def require_enabling(request: Request, app: OneTool, keys: Iterable[str]) -> None:
     """Raise if an owner disabled one of these names or IDs, and the caller may not enable it."""
-    if not has_scope(request, "admin") and not app.owner_disabled.isdisjoint({EVERYTHING, *keys}):
+    if has_scope(request, "admin"):
+        return
+    marks = app.state.disabled_tools.list_owner_marks()
+    if not marks.isdisjoint({EVERYTHING, *keys}):
         hint = (
             "an owner can enable it in the admin UI, or with `onetool tools --enable` or `onetool bundles enable`; "
             "others can store it as disabled"
@@ -103,4 +106,4 @@ def require_enabling(request: Request, app: OneTool, keys: Iterable[str]) -> Non
 def mark_disabled(request: Request, app: OneTool, keys: Iterable[str], *, on: bool) -> None:
     """Record what an owner disabled or enabled. Blocks on the disk."""
     if has_scope(request, "admin"):
-        app.mark_disabled(keys, on=on)
+        app.state.disabled_tools.mark(keys, on=on)

@@ -128,7 +128,8 @@ class BundleHandlers:
                 check_enabling(current)
                 slug = draft["slug"]
                 if current is not None and current.slug != slug:  # its tools would get other names
-                    names = [name for name in self._app.owner_disabled if name.startswith(f"{slug}.")]
+                    marks = self._app.state.disabled_tools.list_owner_marks()
+                    names = [name for name in marks if name.startswith(f"{slug}.")]
                     identity.require_enabling(request, self._app, names)
 
             bundle, is_new = self._store.put_bundle(bundle_id, draft, check)

@@ -109,7 +109,7 @@ class ImportHandlers:
         found = importer.read(
             content, name=query.name, server=query.server or None, auth=query.auth or None, headers=query.header
         )
-        found = keep_disabled(found, self._api.app.owner_disabled)
+        found = keep_disabled(found, self._api.app.state.disabled_tools.list_owner_marks())
         if not (query.update or query.dry_run):
             _check_slug_is_free(store, found.bundle["slug"])
         check(_find_basis(store, found.bundle["slug"]))

@@ -92,7 +92,7 @@ class PackHandlers:
             self._add_bundle(packs, bundle, sees_all=context.tools is None)
         if context.tools is None:
             self._add_without_tools(packs)
-        off = self._api.app.disabled_names
+        off = self._api.app.state.disabled_tools.list_names()
         await self._api.run_in_thread(lambda: self._add_details(packs.values()))
         for pack in packs.values():
             is_disabled = pack.name in off or (EVERYTHING in off and pack.name != OWN_PACK)

@@ -189,7 +189,7 @@ class ToolHandlers:
             name = _get_name(request)
             tool = await self._catalog.find(name, context)
             on = (await self._api.read(body, Switch.of)).is_enabled
-            if tool.pack in app.disabled_names:
+            if tool.pack in app.state.disabled_tools.list_names():
                 message = f"pack '{tool.pack}' is disabled: enable it first"
                 raise ApiError("bundle_disabled", message, {"pack": tool.pack})
             build_precondition(request.headers)(await self._api.run_in_thread(lambda: self._details(request, tool)))
