@@ -13,6 +13,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPDeprecationWarning
+from tests.approvals_support import Approver
 from tests.support import PROGRAM, Connection, configure, connect, get_texts, run_attack, run_beside_neighbor
 from tests.workers_support import write_pack
 
@@ -147,3 +148,16 @@ def test_messages_of_a_published_extension_do_not_delay_others(client: Connectio
 def test_messages_of_a_published_server_do_not_delay_others(client: Connection, kind: str) -> None:
     answer = call_beside_neighbor(client, "send", kind)
     assert answer == "done" or "accept" in answer or "the limit is 100,000" in answer, answer[:1_000]
+
+
+LARGE_CALLS = ["text='%2525' * 1_300_000 + str(n)", "text=str(n), rows=[['%2525', m] for m in range(35_000)]"]
+
+
+@pytest.mark.parametrize("arguments", LARGE_CALLS, ids=["text", "rows"])
+def test_a_question_about_large_calls_does_not_delay_others(tmp_path: Path, arguments: str) -> None:
+    agents = {"default": {"permissions": ["read", "write", "network"], "policy": "ask-writes"}}
+    write_home(tmp_path, {**SETTINGS, "servers": {}, "agents": agents})
+    with connect(tmp_path, "legacy", **Approver().able) as client:
+        client.run("1 + 1")
+        code = f"len(ot.parallel([lambda n=n: hostile.take({arguments}) for n in range(8)]))"
+        assert run_attack(client, code) == "8"

@@ -14,6 +14,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
+
 from onetool.core.context import ToolContext
 from onetool.core.policy.effects import changes_something, get_effects, sort_effects
 from onetool.core.policy.labels import SessionLabels
@@ -460,9 +462,10 @@ class Gate:
             if self._storing:
                 await asyncio.sleep(BATCH_SECONDS)
                 continue
-            question = Question(self.id, self.record.agent, calls)
+            waiting = dict(self._waiting)  # others may answer meanwhile
+            question = await anyio.to_thread.run_sync(Question, self.id, self.record.agent, calls)
             asking = asyncio.ensure_future(approver.ask(question))
-            answers = [self._waiting[call.number][1] for call in question.calls]
+            answers = [waiting[call.number][1] for call in question.calls]
             elsewhere = asyncio.ensure_future(asyncio.wait(answers))
             await asyncio.wait({asking, elsewhere}, return_when=asyncio.FIRST_COMPLETED)
             elsewhere.cancel()

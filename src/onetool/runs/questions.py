@@ -66,7 +66,10 @@ class Approver:
 
 
 class Question:
-    """One question about the calls of a run that wait now: as many as can be shown. The others are asked about next."""
+    """One question about the calls of a run that wait now: as many as can be shown. The others are asked about next.
+
+    Create it in a thread: arguments may have megabytes.
+    """
 
     def __init__(self, run_id: str, agent: str, calls: Sequence[DurableCall]) -> None:
         self.run_id = run_id
@@ -79,6 +82,7 @@ class Question:
             self._texts.append(text)
         self.calls = tuple(calls[: len(self._texts)])
         self._hidden = len(calls) - len(self.calls)
+        self.form = self._make_form()
 
     @property
     def text(self) -> str:
@@ -95,9 +99,8 @@ class Question:
         calls = {call.number: identify(call) for call in self.calls}
         return json.dumps({"run": self.run_id, "calls": calls})
 
-    @property
-    def form(self) -> JsonObject:
-        """The JSON Schema of the answer, with examples of what a person may allow to differ."""
+    def _make_form(self) -> JsonObject:
+        """Return the JSON Schema of the answer, with examples of what a person may allow to differ."""
         properties = APPROVAL_FORM["properties"]
         description = f"{properties[VARYING]['description']} In these calls: {self._list_examples()}"
         varying = {**properties[VARYING], "description": escape_invisible(description)}

@@ -18,6 +18,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio.to_thread
+
 from onetool.config.load import Loaded
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
@@ -675,7 +677,7 @@ class Runs:
         calls = await self.journal.call(self.journal.store.list_calls, run_id)
         shown = [call for call in calls if asked["calls"].get(str(call.number)) == identify(call)]
         if len(shown) == len(asked["calls"]) and any(call.state is CallState.PENDING for call in shown):
-            question = Question(run_id, agent, shown)
+            question = await anyio.to_thread.run_sync(Question, run_id, agent, shown)
             decision = question.read(await approver.ask(question), approver.name)
             await self.decide(run_id, decision, via=approver.via, transport=approver.transport)
         return await self.wait_for_end(run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS)
