@@ -87,8 +87,7 @@ class HeldJob:
 
     def add_event(self, kind: str, message: str, *details: Any) -> None:
         self.event_count += 1
-        event = {"number": self.event_count, "kind": kind, "message": message, "details": details}
-        self.events.append(event)
+        self.events.append({"number": self.event_count, "kind": kind, "message": message, "details": details})
 
     def describe(self) -> JsonObject:
         """Return what the statements recognize this delivery by."""
@@ -188,10 +187,7 @@ class WorkerJobs(JobManager):
         del self.held[job.id]
 
     def _seal_events(self, job: HeldJob) -> bytes:
-        def redact(message: str) -> str:
-            return self._redactor(message)[:MAX_MESSAGE_CHARS]
-
-        events = [{**event, "message": redact(event["message"])} for event in job.events]
+        events = [{**event, "message": self._redactor(event["message"])[:MAX_MESSAGE_CHARS]} for event in job.events]
         return self._sealer.seal(f"progress of job {job.name}", {}, json.dumps(events).encode())
 
     def _seal_result(self, job: HeldJob) -> bytes:
