@@ -19,9 +19,9 @@ from tests.proxy_support import hostile_server
 from tests.rest_support import http_draft, serve_app
 from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
 
+from onetool.admin.permission_check import UNLIMITED
 from onetool.core.context import ToolContext
 from onetool.core.tool import tool
-from onetool.permission_check import UNLIMITED
 from onetool.results.blobs import open_media
 from onetool.transports.http.tokens import hash_token
 

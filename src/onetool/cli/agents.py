@@ -3,12 +3,12 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from onetool.admin.permission_check import PermissionCheck, parse_call
 from onetool.cli.app_runner import run_with_settings
 from onetool.cli.options import add_actions, add_json, print_json
 from onetool.cli.settings_changes import SettingsCommand, add_edit_options
 from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError
-from onetool.permission_check import PermissionCheck, parse_call
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
 

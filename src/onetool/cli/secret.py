@@ -68,7 +68,7 @@ def _describe_uses(command: SettingsCommand, name: str) -> list[str]:
 
 
 def _list(found: Mapping[str, list[str]], options: Namespace) -> int:
-    from onetool.secret_users import map_secret_users
+    from onetool.admin.secret_users import map_secret_users
 
     users = run_with_app(options, map_secret_users)
     if options.json:

@@ -11,7 +11,6 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -48,7 +47,7 @@ async def watching(
     user = app.directories.user
     entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
-    watcher = SettingsWatcher(app, registration, on_change, on_tick)
+    watcher = SettingsWatcher(app, registration, on_change, on_tick, entry.generation)
     tasks = [asyncio.ensure_future(work) for work in (watcher.follow(), watcher.tick(), watcher.reload_on_request())]
     if handle_signals and SIGHUP is not None:  # signal handlers work only in the main thread
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
@@ -71,26 +70,21 @@ class SettingsWatcher:
     registration: Registration
     on_change: Callable[[Examined], None]
     on_tick: Callable[[], None]
-    _user: Path = field(init=False)
+    generation: int  # of the last request to reload
     _requests: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)  # generations; None is a change
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     _handled: tuple[Stamp, StoredSettings | None] | None = None  # the last change, also if it was invalid
     _examined: Examined | None = None  # the changed settings, until they are applied
     _times_configured: int = 0  # when they were read
-    _generation: int = 0
-
-    def __post_init__(self) -> None:
-        self._user = self.app.directories.user
-        self._generation = self.registration.entry.generation
 
     def request_reload(self) -> None:
-        self._requests.put_nowait(self._generation)
+        self._requests.put_nowait(self.generation)
 
     async def follow(self) -> None:
         """Handle changed settings and requests to reload until cancelled."""
         changes = self.app.changes
         changes.poll("settings", partial(self._run_in_thread, self._stamp_settings), settles=True)
-        changes.poll("reload", partial(self._run_in_thread, partial(read_generation, self._user)))
+        changes.poll("reload", partial(self._run_in_thread, partial(read_generation, self.app.directories.user)))
         async for _ in changes.watch("settings", "reload"):
             try:
                 await self._handle_changes()
@@ -107,12 +101,12 @@ class SettingsWatcher:
             await asyncio.sleep(TICK_SECONDS)
 
     def _stamp_settings(self) -> object:
-        return stamp_files(self.app.directories), EditHistory(self._user).stamp
+        return stamp_files(self.app.directories), EditHistory(self.app.directories.user).stamp
 
     async def _handle_changes(self) -> None:
-        generation = await self._run_in_thread(partial(read_generation, self._user))
-        if generation > self._generation:
-            self._generation = generation
+        generation = await self._run_in_thread(partial(read_generation, self.app.directories.user))
+        if generation > self.generation:
+            self.generation = generation
             self.request_reload()
         if self.app.reader.has_files:
             async with self.app.editing_settings:  # edits of this process are in effect afterwards

@@ -7,13 +7,13 @@ from itertools import islice
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.permission_check import PermissionCheck, Verdict, parse_call
 from onetool.config.model import Agent
 from onetool.config.settings_reader import validate_settings
 from onetool.core.context import sort_permissions
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem
 from onetool.editing.settings_editor import AGENTS, SettingsEditor
 from onetool.errors import ToolError
-from onetool.permission_check import PermissionCheck, Verdict, parse_call
 from onetool.transports.http import identity
 from onetool.transports.http.admin_models import (
     AgentDetails,

@@ -7,12 +7,12 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.secret_users import map_secret_users
 from onetool.config.contents import stamp_files
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.editing.secret_changes import plan_secret_use
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
-from onetool.secret_users import map_secret_users
 from onetool.transports.http import identity
 from onetool.transports.http.admin_models import (
     AllowedHosts,
