@@ -1,1 +1,1 @@
-"""What people can ask about a running application, for the command line and REST."""
+"""Answers about a running application, for the command line and REST."""
