@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.contract.storage_kinds import ALL, CACHES, FILES, POSTGRES, key_exists, open_kind
+from tests.contract.storage_kinds import ALL, CACHES, FILES, POSTGRES, Kind, key_exists, open_kind, open_postgres
 from tests.disk_support import Disk, mount_disk
+from tests.postgres_support import PostgresServer
+from tests.support import eventually
 
 from onetool.errors import ToolError
 
 NEWER = re.compile(r"was written by a newer OneTool \(version \d+; this one supports \d\)")
 ROOT = Path(__file__).parents[2]
 WRITES = 12
+WRITTEN_LATER = {"audit", "shapes", "statistics"}  # these report a problem or an OSError, for which callers add a hint
 KILLED_AFTER = (1, 5)  # acknowledged writes
 
 
@@ -96,6 +99,37 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str
             assert [key for key, name in written if not stored.read(name)] == []
             key_exists(stored, doubtful)  # the key may exist or not, but never in part
             written.append(["after", stored.write("after")] if count == KILLED_AFTER[-1] else written[0])
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------------------------
+
+
+def test_an_unreachable_database_is_a_typed_error_and_nothing_is_lost(
+    postgres_server: PostgresServer, postgres_url: str, directory: Path
+) -> None:
+    (directory / "database").write_text(postgres_url)
+    name = postgres_url.rpartition("/")[2]
+    with open_postgres(directory) as state:
+        state.start()
+        assert state.wait(60)
+        kinds: dict[str, Kind] = POSTGRES[ALL](state)
+        before = {kind: stored.write("before") for kind, stored in kinds.items()}
+        postgres_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        postgres_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        assert eventually(lambda: state.problem is not None)
+        for kind in kinds.keys() - CACHES:
+            with pytest.raises(ToolError) as caught:
+                kinds[kind].write("lost")
+            if kind not in WRITTEN_LATER:
+                assert caught.value.fields["code"] in {"storage_unavailable", "store_unavailable"}, kind
+                assert caught.value.hint, kind
+        postgres_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        assert eventually(lambda: state.problem is None)
+        after = {kind: stored.write("after") for kind, stored in kinds.items()}
+    with open_postgres(directory) as state:
+        kinds = POSTGRES[ALL](state)
+        assert [kind for kind, stored in kinds.items() if not stored.read(before[kind])] == []
+        assert [kind for kind, stored in kinds.items() if not stored.read(after[kind])] == []
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
