@@ -34,8 +34,8 @@ from onetool.core.context import Caller, ToolContext
 from onetool.logging import Log
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs import runs
-from onetool.runs.model import Decision, Grant
 from onetool.runs.questions import APPROVE, APPROVE_SIMILAR, COUNT, VARYING, Approver, Question
+from onetool.state.run_records import Decision, Grant
 from onetool.state.run_store import RunQuota, RunStore
 
 LOOP = "[bench.write(text=f'note {i}') for i in range(50)]\n'done'"

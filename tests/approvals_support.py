@@ -8,7 +8,7 @@ from typing import Any
 import mcp_types as types
 from tests.support import Connection, configure, get_texts
 
-from onetool.runs.model import CallState, Decision, DurableCall, RunState
+from onetool.state.run_records import CallState, Decision, DurableCall, RunState
 from onetool.state.run_store import RunStore
 
 SETTINGS = """\

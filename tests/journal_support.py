@@ -23,8 +23,8 @@ from onetool.core.context import Caller, Effect, ToolContext
 from onetool.logging import Log
 from onetool.runner.answer import Answer
 from onetool.runs.gate import Gate
-from onetool.runs.model import CallState, Decision, DurableCall, Grant, RunState
 from onetool.runs.runs import Runs
+from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunState
 from onetool.state.run_store import RunStore
 
 WRITES = frozenset({"put_run", "write_calls", "set_state", "decide", "resolve", "claim"})

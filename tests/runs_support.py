@@ -20,9 +20,9 @@ from onetool.logging import Log
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, Cells
 from onetool.runner.runner import Runner
-from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.runs.runs import Runs
 from onetool.state.opening import open_files
+from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.state.run_store import RunStore
 from onetool.util.redact import Redactor
 

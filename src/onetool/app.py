@@ -47,7 +47,6 @@ from onetool.runner.answer import Answer
 from onetool.runner.cells import Cells, CellSource
 from onetool.runner.run_output import RunOutput
 from onetool.runner.tool_loader import load_builtin_tools
-from onetool.runs.questions import Approver
 from onetool.runs.runs import Runs
 from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
@@ -254,18 +253,9 @@ class OneTool:
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    async def run(
-        self,
-        command: object,
-        *,
-        agent: str = "default",
-        caller: Caller | None = None,
-        output: RunOutput | None = None,
-        preset_format: str | None = None,
-        meta: JsonMapping | None = None,
-    ) -> Answer:
-        """Run a command as this agent or caller, and return the answer. `meta` is the metadata of the request."""
-        return await self.runs.run(command, caller or Caller(agent), output, preset_format, meta)
+    async def run(self, command: object, *, agent: str = "default", output: RunOutput | None = None) -> Answer:
+        """Run a command as this agent, and return the answer for the client."""
+        return await self.runs.run(command, Caller(agent), output)
 
     def run_sync(self, command: object, *, agent: str = "default") -> Answer:
         """Run a command and wait for the answer, in a program without an event loop."""
@@ -283,18 +273,9 @@ class OneTool:
         begin = partial(self._telemetry.begin_session, agent=agent, client=client)
         await anyio.to_thread.run_sync(begin, self.registry, self.bundles.definition_tokens(), own_tokens)
 
-    def context(
-        self,
-        agent: str = "default",
-        output: RunOutput | None = None,
-        meta: JsonMapping | None = None,
-        *,
-        caller: Caller | None = None,
-        ask: Approver | None = None,
-        hold: float = 0.0,
-    ) -> ToolContext:
-        """Return the context for calls of this agent or caller. A call waits for `hold` seconds for a person."""
-        return self.runs.open_context(caller or Caller(agent), output, meta, ask=ask, hold=hold)
+    def context(self, agent: str = "default", output: RunOutput | None = None) -> ToolContext:
+        """Return a context for calls of this agent outside of runs."""
+        return self.runs.open_context(Caller(agent), output)
 
     def warm_up(self) -> None:
         """Start a cell before the first run. Returns immediately."""

@@ -16,9 +16,9 @@ from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
 from onetool.runs.decisions import is_revoked
-from onetool.runs.model import DurableRunRecord
 from onetool.state.audit import AuditLog, open_audit_log
 from onetool.state.opening import open_state
+from onetool.state.run_records import DurableRunRecord
 from onetool.state.storage import MediaStorage, State
 from onetool.util.redact import Redactor
 

@@ -10,7 +10,7 @@ from typing import Any
 from onetool.app import OneTool
 from onetool.core.registry import python_name
 from onetool.logging import Log
-from onetool.runs.model import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
 
 __all__ = ["replay"]
 

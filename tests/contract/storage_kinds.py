@@ -34,14 +34,14 @@ from onetool.proxy.definitions import Definition, ToolLists
 from onetool.results import ResultStore
 from onetool.results.blobs import open_media
 from onetool.results.store import StoredResults
-from onetool.runs.model import CallState, DurableCall, DurableRunRecord
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.replica_kinds import StoredTokenSet
-from onetool.state.run_store import RunStore
+from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
+from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
     AuditStorage,
@@ -50,7 +50,6 @@ from onetool.state.storage import (
     DisabledToolStorage,
     MediaStorage,
     NoticeStorage,
-    RunStorage,
     SavedSnippetStorage,
 )
 from onetool.stats.database import StatisticsFile
@@ -315,7 +314,7 @@ class BundleKind(BaseKind):
 
 
 class RunKind(BaseKind):
-    store: RunStorage
+    store: RunTables
     call: ClassVar = DurableCall(1, "t", CONTENT, "key", 0, CallState.DONE, result=CONTENT)
 
     def write(self, key: str) -> str:

@@ -14,7 +14,7 @@ from tests.oauth_support import call_as, open_signed_app, sign_in
 from tests.support import configure, eventually, run_cli
 
 from onetool.errors import ArgumentError, SignInRequired
-from onetool.runs.model import Decision
+from onetool.state.run_records import Decision
 
 AGENTS = ("default", "bob")
 ACCOUNTS = ("work", "home")

@@ -20,8 +20,8 @@ from onetool.config.model import ApprovalNotice
 from onetool.logging import Log
 from onetool.runner.isolation import PYTHON
 from onetool.runs import notifier
-from onetool.runs.model import CallState, RunState
 from onetool.runs.notifier import ENVIRONMENT
+from onetool.state.run_records import CallState, RunState
 from onetool.state.run_store import RunStore
 from onetool.transports.http.tokens import hash_token
 from onetool.util.redact import Redactor

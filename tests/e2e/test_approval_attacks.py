@@ -28,8 +28,8 @@ from tests.support import Connection, RawClient, configure, connect, eventually,
 from onetool import tool
 from onetool.errors import ArgumentError
 from onetool.runs.grants import covers, make_grants
-from onetool.runs.model import CallState, DurableCall
 from onetool.runs.questions import Question
+from onetool.state.run_records import CallState, DurableCall
 from onetool.transports.http.tokens import hash_token
 
 SETTINGS = """\

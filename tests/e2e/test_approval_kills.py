@@ -15,7 +15,7 @@ from tests.cells_support import NIGHTLY
 from tests.daemon_support import open_daemon_home
 from tests.support import ISOLATION, TIMEOUT_SECONDS, Connection, ProcessWatch, connect, eventually, list_descendants
 
-from onetool.runs.model import ENDED, DurableRunRecord, RunState
+from onetool.state.run_records import ENDED, DurableRunRecord, RunState
 from onetool.state.run_store import RunStore
 
 PROGRAMS = 100 if NIGHTLY else 8 if ISOLATION == "auto" else 5  # a server with WebAssembly sandboxes takes longer

@@ -30,7 +30,7 @@ from tests.support import PROGRAM, configure, environment, run_cli
 from onetool.app import OneTool, examine_settings, read_settings
 from onetool.bundles.bundle_store import BundleStore
 from onetool.errors import ToolError
-from onetool.runs.model import DurableRunRecord
+from onetool.state.run_records import DurableRunRecord
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
 from onetool.stats.tables import VERSION as STATISTICS_VERSION

@@ -29,7 +29,7 @@ from onetool.core.schema import Schema
 from onetool.core.tool import tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.answer import Answer
-from onetool.runs.model import Decision
+from onetool.state.run_records import Decision
 from onetool.transports.http.tokens import hash_token
 from onetool.util.version import __version__
 

@@ -16,8 +16,8 @@ from tests.support import App, configure, connect, environment, run_cli
 
 from onetool.errors import ToolError
 from onetool.runner.isolation import PYTHON
-from onetool.runs.model import CallState, RunState
 from onetool.snippets.parameters import make_template
+from onetool.state.run_records import CallState, RunState
 
 CODE = """\
 import random, time

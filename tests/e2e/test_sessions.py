@@ -215,7 +215,7 @@ def test_labels_stay_with_values() -> None:
     with open_app(settings, [read_vault, send_mail]) as app:
 
         def run(code: str, session: str) -> str:
-            return str(app.portal.call(partial(app.onetool.run, code, caller=Caller(session=session))).text)
+            return str(app.portal.call(partial(app.onetool.runs.run, code, Caller(session=session))).text)
 
         handle = run("s = ot.session(); s['clean'] = 1; s['tainted'] = vault.read(); s['clean'] = 2; s.id", "first")
         assert run("s = ot.session(); s['a'] = 1; mail.send(str(s['a']))", "second") == "sent 1"

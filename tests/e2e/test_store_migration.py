@@ -18,12 +18,12 @@ from onetool.proxy.pins import open_pins
 from onetool.results import ResultStore
 from onetool.results.blobs import open_media
 from onetool.results.store import StoredResults
-from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
+from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (

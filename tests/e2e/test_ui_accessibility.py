@@ -21,7 +21,7 @@ from tests.ui_support import (
     serve_shop,
 )
 
-from onetool.runs.model import CallState
+from onetool.state.run_records import CallState
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow

@@ -14,11 +14,11 @@ from tests.support import eventually
 from onetool.bundles import BundleStore
 from onetool.config.model import Token
 from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
-from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant
 from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.postgres_database import Database
 from onetool.state.postgres_state import PostgresState
 from onetool.state.roles import render_grants
+from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant
 from onetool.state.storage import StoredSettings
 
 KEY = "11" * 32

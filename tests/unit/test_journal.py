@@ -14,7 +14,7 @@ from tests.cells_support import NIGHTLY
 from tests.journal_support import OPEN, REJECTED, FakeCall, MortalStore, Process, Program, World, make_program
 
 from onetool.runs import runs
-from onetool.runs.model import CallState, RunState
+from onetool.state.run_records import CallState, RunState
 from onetool.state.run_store import RunQuota, RunStore
 
 PROGRAMS = 1000 if NIGHTLY else 5

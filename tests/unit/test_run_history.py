@@ -11,7 +11,7 @@ from onetool.core.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFin
 from onetool.core.context import ToolContext
 from onetool.runs.run_list import ListedRun
 from onetool.stats.history import MAX_CALLS, RunWithValues
-from onetool.transports.http.api.recorded_runs import build_run, build_timeline
+from onetool.transports.http.api.runs import build_run, build_timeline
 from onetool.transports.run_history import JSON, MAX_WAITING_EVENTS, LiveRuns
 from onetool.util.redact import REDACTED, Redactor
 

@@ -8,8 +8,8 @@ import pytest
 from tests.runs_support import make_call
 
 from onetool.errors import StorageError, ToolError
-from onetool.runs.model import CallState, DurableRunRecord, RunState
 from onetool.runs.run_list import AllRuns, ListedRun
+from onetool.state.run_records import CallState, DurableRunRecord, RunState
 from onetool.state.run_store import RunStore
 from onetool.stats.database import StatisticsFile
 from onetool.stats.history import Order, Position, RunFilter

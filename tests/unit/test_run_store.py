@@ -27,10 +27,10 @@ from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.runner.answer import Answer
 from onetool.runs.gate import Gate
-from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.runs.recorded_calls import digest_call, encode_arguments
+from onetool.runs.replay import digest_call, encode_arguments
 from onetool.runs.runs import Runs
 from onetool.state.postgres_database import Database
+from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, RunQuota, RunStore, RunTables
 from onetool.state.sealed_rows import Leases, RunRows
 from onetool.state.sealing import Sealer
@@ -206,7 +206,7 @@ def test_a_deleted_directory_is_created_again(store: RunStore, tmp_path: Path) -
 DECIDE = """
 import sys
 from pathlib import Path
-from onetool.runs.model import Decision
+from onetool.state.run_records import Decision
 from onetool.state.run_store import RunStore
 directory, by, *runs = sys.argv[1:]
 store = RunStore(Path(directory), clock=lambda: 0)
@@ -393,7 +393,7 @@ def test_a_grant_belongs_to_its_agent(store: RunStore) -> None:
 OWN = """
 import sys
 from pathlib import Path
-from onetool.runs.model import CallState, DurableCall, DurableRunRecord
+from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
 from onetool.state.run_store import RunStore
 store = RunStore(Path(sys.argv[1]))
 store.put_run(DurableRunRecord("r_own", "default", "1", owner=store.owner))
@@ -545,7 +545,7 @@ import os, signal, sqlite3, sys
 from dataclasses import replace
 from pathlib import Path
 from onetool.state import sqlite_database
-from onetool.runs.model import CallState, DurableCall, DurableRunRecord, Grant, Decision, RunState
+from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, Grant, Decision, RunState
 from onetool.state.run_store import RunStore
 import cryptography.exceptions
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM

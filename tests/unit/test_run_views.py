@@ -9,8 +9,8 @@ from tests.runs_support import make_call, store_run
 
 from onetool.errors import ArgumentError, ToolError
 from onetool.runs.decisions import MAX_DAYS, parse_pattern
-from onetool.runs.model import CallState
 from onetool.runs.views import describe_run, find_run, list_waiting
+from onetool.state.run_records import CallState
 from onetool.state.run_store import RunStore
 from onetool.util.redact import Redactor
 from onetool.util.time_format import parse_duration

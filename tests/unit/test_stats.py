@@ -464,7 +464,7 @@ def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> Non
 def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
     async def recorded() -> tuple[StatisticsDatabase, str]:
         async with OneTool(folder=tmp_path) as app:
-            await app.run("ot.version()\nmachine.nix()", caller=Caller(client="editor"))
+            await app.runs.run("ot.version()\nmachine.nix()", Caller(client="editor"))
             context = app.context()
             await app.bus.call_tool("machine.now", {}, context)
             return app.state.recorder.database, context.correlation_id

@@ -72,7 +72,7 @@ class PermissionCheck:
         self._app = app
         known = app.settings.agents
         agent = draft or known.get(name)
-        self._context = app.context(caller=Caller(name if name in known or not draft else DEFAULT, is_owner=True))
+        self._context = app.runs.open_context(Caller(name if name in known or not draft else DEFAULT, is_owner=True))
         assert agent is not None  # otherwise, the line above has raised
         self._context = replace(
             self._context,

@@ -25,8 +25,8 @@ from onetool.errors import ToolError
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
-    from onetool.runs.model import DurableRunRecord, Grant
     from onetool.runs.views import Waiting, WaitingCall
+    from onetool.state.run_records import DurableRunRecord, Grant
 
 MAX_EXAMPLES = 3
 
@@ -98,7 +98,7 @@ def _approve(
     from dataclasses import replace
 
     from onetool.runs.decisions import complete
-    from onetool.runs.model import Decision
+    from onetool.state.run_records import Decision
 
     numbers = tuple(call["number"] for call in calls)
     asked = Decision(True, "", numbers, grants=_make_grants(journal, run, numbers, options))

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.config.load import Loaded
     from onetool.config.model import Token
-    from onetool.runs.model import DurableRunRecord
     from onetool.runs.questions import Approver
     from onetool.runs.views import Waiting, WaitingCall
-    from onetool.state.storage import RunStorage, State
+    from onetool.state.run_records import DurableRunRecord
+    from onetool.state.run_store import RunTables
+    from onetool.state.storage import State
     from onetool.stats.database import StatisticsDatabase
     from onetool.util.redact import Redactor
 
@@ -48,7 +49,7 @@ class RunJournal:
     redact: "Redactor"
 
     @property
-    def store(self) -> "RunStorage":
+    def store(self) -> "RunTables":
         return self.state.runs
 
     @property

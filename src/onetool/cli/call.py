@@ -51,7 +51,7 @@ async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> 
     check_settings(app, output)
     with output.progress(f"calling {options.name}"):
         arguments = await _parse_arguments(app, options.name, texts)
-        context = app.context(caller=make_caller(options.agent), ask=approver)
+        context = app.runs.open_context(make_caller(options.agent), ask=approver)
         context = replace(context, account=options.account)
         result = await app.bus.call_tool(options.name, arguments, context)
     if result.error is not None:

@@ -68,8 +68,8 @@ async def _run_chosen(
     sources = [example.source for example in examples]
     await app.discover({word for source in sources for word in IDENTIFIER.findall(source)})
     output = RunOutput(ClientChannel(listener=listener))
-    answer = await app.run(
-        f"{RUN_EXAMPLES}run_examples(dict(globals()), {sources!r})", output=output, caller=Caller(is_owner=True)
+    answer = await app.runs.run(
+        f"{RUN_EXAMPLES}run_examples(dict(globals()), {sources!r})", Caller(is_owner=True), output
     )
     failure = answer.blocks[-1].partition("\n")[0] if answer.is_error else ""
     results = islice(_parse_results("".join(output.printed)), len(examples))

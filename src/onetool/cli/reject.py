@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.runs.model import Decision
+    from onetool.state.run_records import Decision
 
     with open_journal(options) as journal:
         run, waiting = journal.find_waiting(options.run)

@@ -41,7 +41,7 @@ async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> 
         channel = ClientChannel(listener=progress.on_event, approve=approver)
         output_so_far = RunOutput(channel)
         caller = make_caller(options.agent)
-        answer = await app.run(code, caller=caller, output=output_so_far, preset_format=options.format)
+        answer = await app.runs.run(code, caller, output_so_far, options.format)
     if options.json:
         from onetool.core.render import render
 

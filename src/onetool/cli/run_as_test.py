@@ -7,8 +7,8 @@ from pprint import pformat
 from typing import Any
 
 from onetool.errors import ToolError
-from onetool.runs.model import DurableCall, DurableRunRecord
 from onetool.runs.replay import check_replayable, list_answered
+from onetool.state.run_records import DurableCall, DurableRunRecord
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -144,7 +144,7 @@ def _describe_record(run: "RunRecord") -> JsonObject:
 def _export(journal: RunJournal, options: argparse.Namespace) -> int:
     """Print runs as the REST API exports them."""
     from onetool.stats.history import iter_runs
-    from onetool.transports.http.api.recorded_runs import build_timeline
+    from onetool.transports.http.api.runs import build_timeline
     from onetool_child.data import text
 
     left = getattr(options, "limit", None)
@@ -164,7 +164,7 @@ def _export(journal: RunJournal, options: argparse.Namespace) -> int:
 def _show(journal: RunJournal, options: argparse.Namespace, *, as_json: bool) -> int:
     from onetool.runs.views import describe_run
     from onetool.stats.history import find_run
-    from onetool.transports.http.api.recorded_runs import build_timeline
+    from onetool.transports.http.api.runs import build_timeline
 
     if options.as_test:
         newest = journal.store.list_runs(limit=1) if options.run == LAST else []

@@ -90,27 +90,16 @@ class Caller:
 
 
 class CallTicket(Protocol):
-    """A call that a gate lets pass."""
+    """A call that may be repeated by another process, which continues its run: see `onetool.runs.gate`."""
+
+    is_repeated: bool  # whether a process that has ended sent the call
 
     @property
-    def recorded(self) -> Any: ...  # the `Result`, if the call was made before
-    @property
-    def call_id(self) -> str: ...  # the same in a process that continues the run
-    @property
-    def is_repeatable(self) -> bool: ...  # whether another process may continue the run, and repeat the call
+    def call_id(self) -> str: ...  # the same in that process
     @property
     def is_detached(self) -> bool: ...  # whether no request waits for the run
     @property
-    def is_repeated(self) -> bool: ...  # whether a process that has ended sent the call
-    @property
     def continues_elsewhere(self) -> bool: ...  # whether the call was cancelled only because this process ends
-    async def send(self) -> None:
-        """Record that the call is about to be made. If that fails, it must not be made."""
-        ...
-
-    async def finish(self, result: Any, /) -> Any:
-        """Record the result of the call, and return it."""
-        ...
 
 
 class RunGate(Protocol):
@@ -121,8 +110,8 @@ class RunGate(Protocol):
     @property
     def is_replayable(self) -> bool: ...
     @property
-    def cell_params(self) -> JsonObject: ...  # the parameters of the cell that make a run repeatable
-    async def decide(self, tool: Any, args: JsonMapping, context: "ToolContext", /) -> CallTicket | None:
+    def cell_params(self) -> JsonObject: ...  # the parameters of the cell that make the run repeatable
+    async def decide(self, tool: Any, args: JsonMapping, context: "ToolContext", /) -> Any:
         """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
         ...
 

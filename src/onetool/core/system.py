@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from onetool.net import Net
     from onetool.paths import Directories
     from onetool.results.store import StoredResults
-    from onetool.runs.model import DurableRunRecord
     from onetool.search import SearchHit
     from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.state.run_records import DurableRunRecord
     from onetool.state.storage import MediaStorage, State
     from onetool.stats.summary import StatsSummary
     from onetool.util.problem import Problem

@@ -10,8 +10,8 @@ from types import EllipsisType
 from onetool.config.model import Issuer, Token
 from onetool.errors import ArgumentError, Interrupted, ToolError, ToolNotFound, describe
 from onetool.runs.grants import ANY
-from onetool.runs.model import CallState, Decision, DurableRunRecord, Grant
-from onetool.state.storage import RunStorage
+from onetool.state.run_records import CallState, Decision, DurableRunRecord, Grant
+from onetool.state.run_store import RunTables
 from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
 from onetool_child.json_types import JsonObject
 
@@ -70,7 +70,7 @@ def complete(decision: Decision, run: DurableRunRecord, expires: float) -> Decis
     return replace(decision, grants=tuple(grants))
 
 
-def resolve_call(store: RunStorage, run_id: str, number: int, outcome: str, by: str) -> None:
+def resolve_call(store: RunTables, run_id: str, number: int, outcome: str, by: str) -> None:
     """Record what a person says about a call that was sent: `happened`, `not-happened` or `repeat`."""
     if outcome not in OUTCOMES:
         raise ToolError(f"invalid outcome {outcome!r}: expected {', '.join(OUTCOMES)}")

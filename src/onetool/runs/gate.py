@@ -24,9 +24,8 @@ from onetool.core.tool import Result, Tool
 from onetool.errors import ApprovalRequired, CallRejected, Interrupted, StorageError, ToolError, error_type
 from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
 from onetool.runs.journal import JournalEntry
-from onetool.runs.model import ENDED, CallState, DurableCall, DurableRunRecord, RunState
 from onetool.runs.questions import MAX_ARGUMENTS, Approver, Question, describe_difference, summarize
-from onetool.runs.recorded_calls import (
+from onetool.runs.replay import (
     SETTLED,
     RecordedCalls,
     digest_call,
@@ -39,6 +38,7 @@ from onetool.runs.recorded_calls import (
     read_result,
     record_result,
 )
+from onetool.state.run_records import ENDED, CallState, DurableCall, DurableRunRecord, RunState
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -217,7 +217,8 @@ class Gate:
 
     async def _settle(self, ticket: Ticket, ruling: Ruling) -> DurableCall:
         """Return the call after asking people, if necessary: as approved, rejected, or ended before."""
-        call, tool = ticket.call, ticket.tool
+        call = ticket.call
+        tool = ticket.tool
         if call.state is CallState.PENDING:
             if ruling.decision == "ask":
                 return await self._authorize(ticket, replace(call, reason=call.reason or ruling.reason))
@@ -400,7 +401,7 @@ class Gate:
             if ticket.context.on_progress is not None:
                 ticket.context.on_progress(f"a person must approve {summarize(self.list_waiting())}")
             if self._asking is None or self._asking.done():
-                self._asking = self._runs.start(self._ask_people())
+                self._asking = self._runs.background.start(self._ask_people())
             with ticket.context.waiting() if ticket.context.waiting is not None else NO_WAIT:
                 answer = await self._hold(answered)
         finally:

@@ -8,7 +8,7 @@ from glob import escape, has_magic
 from typing import Any
 
 from onetool.errors import ArgumentError
-from onetool.runs.model import DurableCall, Grant
+from onetool.state.run_records import DurableCall, Grant
 from onetool_child.json_types import JsonMapping, JsonObject
 
 ANY = "*"  # among the names of varying arguments: all others

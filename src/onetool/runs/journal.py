@@ -1,6 +1,6 @@
-"""The journal: the stored runs of an application, and what is stored of one run.
+"""The journal: an application's stored runs, and what is stored for each one.
 
-All writes use one thread, in order. Nothing of a run is stored before it has an effect or asks a person.
+All writes use one thread, in order. Nothing is stored before a run has an effect or asks a person.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from onetool.runs.model import DurableCall, DurableRunRecord, Grant, RunState
-from onetool.state.storage import RunStorage
+from onetool.state.run_records import DurableCall, DurableRunRecord, Grant, RunState
+from onetool.state.run_store import RunTables
 from onetool.util.background_tasks import BackgroundTasks
 
 SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is written in the same transaction
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Journal:
-    """The stored runs. `active` are the IDs of those runs and calls that this process executes."""
+    """The stored runs. `active` has the IDs that this process executes."""
 
     def __init__(self) -> None:
         self.active: set[str] = set()
@@ -28,7 +28,7 @@ class Journal:
         self._ending: list[tuple[str, list[DurableCall], RunState]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onetool-journal")
 
-    def configure(self, store: RunStorage, seconds: float) -> None:
+    def configure(self, store: RunTables, seconds: float) -> None:
         """Use this store; runs that wait expire after these seconds."""
         self.store = store
         self._seconds = seconds
@@ -38,7 +38,7 @@ class Journal:
         self._thread.shutdown(wait=True)
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call a method of the store in the thread."""
+        """Call a store method in the thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, partial(function, *args, **kwargs))
 
@@ -47,7 +47,7 @@ class Journal:
         return self.store.now() + self._seconds
 
     def end_later(self, run_id: str, calls: list[DurableCall], state: RunState) -> None:
-        """Record the last calls and the end of a run, with those of other runs."""
+        """Record the last calls and the final state, in one transaction with other runs."""
         self._ending.append((run_id, calls, state))
         if len(self._ending) == 1:
             self.saving.start(self._end_all())
@@ -91,7 +91,7 @@ class JournalEntry:
         await self.save()
 
     async def save(self, *calls: DurableCall, grant: str | None = None, survives_power_loss: bool = False) -> None:
-        """Write these calls and those that were added, in one transaction. `grant` is the ID of one that they use."""
+        """Write these calls and those that were added, in one transaction. They use the grant with this ID."""
         async with self._saving:
             written = {**self._unsaved, **{call.number: call for call in calls}}
             if not written:
@@ -149,7 +149,7 @@ class JournalEntry:
             await self._journal.call(store.set_state, self.record.id, state, reason=reason, outcome=outcome)
 
     def end_later(self, error: str | None) -> None:
-        """Record the end of a run that cannot be replayed, or of a call outside of a run."""
+        """Record how a call, or a run that cannot be replayed, has ended."""
         if self.is_stored:
             state = RunState.FAILED
             if error is None:

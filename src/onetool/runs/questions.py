@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from glob import escape
 
 from onetool.runs.grants import MAX_COUNT, MAX_VALUE_CHARS, make_grants, show_value
-from onetool.runs.model import CallState, Decision, DurableCall, Grant
+from onetool.state.run_records import CallState, Decision, DurableCall, Grant
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -1,22 +1,163 @@
-"""Replay of a recorded run: its code runs again in a cell, and its calls are answered from the journal.
+"""Recorded calls, and the replay of a run: its code runs again in a cell, and its calls are answered from the journal.
 
-No tool is called. The code sees the same random numbers and times as before. A call is matched by the tool and the
-arguments that the code passes; the recorded arguments also have defaults and values from settings.
+A run that continues repeats its calls with the same bound arguments (`RecordedCalls`), then makes further ones. A
+replay (`ReplayGate`) calls no tool: a call is matched by the tool and the arguments that the code passes; the recorded
+arguments also have defaults and values from settings. The code sees the same random numbers and times as before.
 """
 
+import asyncio
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import anyio.to_thread
+
+from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.registry import python_name
-from onetool.core.tool import Result
-from onetool.errors import ToolError
-from onetool.runs.model import DurableCall, DurableRunRecord
-from onetool.runs.recorded_calls import SETTLED, read_result
+from onetool.core.tool import Result, Tool
+from onetool.errors import ToolError, describe
+from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
+from onetool.util.raw_json import RawJson
 from onetool_child.data import as_data
-from onetool_child.errors import TIMEOUT_HINT
+from onetool_child.errors import TIMEOUT_HINT, restore
 from onetool_child.json_types import JsonMapping, JsonObject
+
+REPLAY_SECONDS = 2.0  # for replayed code to repeat the calls that it made before
+UNSENT_SECONDS = 0.5  # the same for calls that were not sent
+MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
+LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
+SETTLED = frozenset({CallState.DONE, CallState.FAILED})
+UNSENT = frozenset({CallState.PENDING, CallState.APPROVED})
+
+
+class RecordedCalls:
+    """Calls that an ended process has made. The code repeats them when it is replayed."""
+
+    def __init__(self, calls: Iterable[DurableCall] = ()) -> None:
+        self._calls = {(call.key, call.occurrence): call for call in calls}
+        self.history = [call for call in self._calls.values() if call.state in SETTLED and has_acted(call)]
+        self.last_number = max((call.number for call in self._calls.values()), default=0)
+        self.arguments_bytes = sum(len(call.arguments) for call in self._calls.values())
+        self.results_bytes = sum(len(call.result or "") for call in self._calls.values())
+        self._effects = {call.number for call in self.history}  # that were not repeated yet
+        self._repeated = asyncio.Event()
+        self._occurrences: Counter[str] = Counter()
+
+    @property
+    def settled(self) -> int:
+        """The number of unrepeated calls with a result."""
+        return sum(call.state in SETTLED for call in self._calls.values())
+
+    @property
+    def unrepeated(self) -> int:
+        """The number of effects that are not repeated yet."""
+        return len(self._effects)
+
+    def take(self, key: str) -> tuple[int, DurableCall | None]:
+        """Return how often the code has made this call before, and the recorded call that it repeats."""
+        occurrence = self._occurrences[key]
+        self._occurrences[key] += 1
+        call = self._calls.pop((key, occurrence), None)
+        if call is not None:
+            self._effects.discard(call.number)
+            self._repeated.set()
+        return occurrence, call
+
+    async def wait_for_effects(self) -> bool:
+        """Wait until all effects were repeated. Return False if the code seems to have taken another path."""
+        await self._wait_while(lambda: self._effects, REPLAY_SECONDS)
+        return not self._effects
+
+    async def take_unsent(self, tool: str) -> DurableCall | None:
+        """Return an unsent call to this tool that is not repeated; another thread may be about to do so."""
+
+        def find_unsent() -> DurableCall | None:
+            calls = self._calls.values()
+            return next((call for call in calls if call.tool == tool and call.state in UNSENT), None)
+
+        await self._wait_while(find_unsent, UNSENT_SECONDS)
+        call = find_unsent()
+        if call is not None:
+            del self._calls[call.key, call.occurrence]
+        return call
+
+    async def _wait_while(self, is_left: Callable[[], object], seconds: float) -> None:
+        """Wait while recorded calls are left, as long as the replayed code repeats one within this time."""
+        while is_left():
+            self._repeated.clear()
+            try:
+                await asyncio.wait_for(self._repeated.wait(), seconds)
+            except TimeoutError:
+                return
+
+
+def has_acted(call: DurableCall) -> bool:
+    """Return whether repeating the call may do harm: it changes something, or a person approved it."""
+    return bool(call.by) or not CHANGING.isdisjoint(call.effects)
+
+
+async def encode_in_thread(args: JsonMapping) -> str:
+    """Return the bound arguments as canonical JSON; long ones are encoded in a thread."""
+    if any(isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS for value in args.values()):
+        return await anyio.to_thread.run_sync(encode_arguments, args)
+    return encode_arguments(args)
+
+
+def encode_arguments(args: JsonMapping) -> str:
+    """Return the bound arguments as canonical JSON."""
+    return json.dumps(as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def order_arguments(args: JsonMapping, tool: Tool) -> JsonObject:
+    """Return the arguments as people read them: those that the tool declares first, in the order of its schema."""
+    declared = [name for name in tool.input.json.get("properties", {}) if name in args]
+    return {name: args[name] for name in dict.fromkeys([*declared, *args])}
+
+
+def digest_call(tool: str, arguments: str) -> str:
+    return hashlib.sha256(f"{tool}\0{arguments}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def digest_definition(tool: Tool) -> str:
+    """Return a digest of what a person approves besides the arguments: the tool, and what its calls do."""
+    parts = [tool.name, tool.source, tool.file, tool.input.json, sorted(get_effects(tool)), tool.identify()]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+async def record_result(result: Result) -> str | None:
+    """Return the result as JSON, or None if it is too large or not data. A large one is encoded in a thread."""
+    value = result.value
+    if isinstance(value, RawJson) or (isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS):
+        return await anyio.to_thread.run_sync(encode_result, result)
+    return encode_result(result)
+
+
+def encode_result(result: Result) -> str | None:
+    """Return the result as JSON, or None if it is too large or not data."""
+    try:
+        if result.error is not None:
+            text = json.dumps({"error": as_data(describe(result.error))}, ensure_ascii=False)
+        elif isinstance(result.value, RawJson):
+            if result.value.size > MAX_RESULT_BYTES:
+                return None
+            text = json.dumps({"raw": b"".join(result.value.pieces).decode(), "or_text": result.value.or_text})
+        else:
+            text = json.dumps({"value": as_data(result.value)}, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text if len(text) <= MAX_RESULT_BYTES else None
+
+
+def read_result(call: DurableCall) -> Result:
+    """Return the recorded result of a call."""
+    data = json.loads(call.result or '{"value": null}')
+    if "error" in data:
+        return Result(ok=False, error=restore(data["error"]), clock=call.clock, is_replayed=True)
+    value = RawJson((data["raw"].encode(),), data["or_text"]) if "raw" in data else data["value"]
+    return Result(ok=True, value=value, clock=call.clock, is_replayed=True)
 
 
 @dataclass(slots=True)

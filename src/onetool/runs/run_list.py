@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from onetool.errors import ToolError
-from onetool.runs.model import ENDED, OPEN, UNANSWERED, DurableRunRecord, RunState
-from onetool.state.storage import RunStorage
+from onetool.state.run_records import ENDED, OPEN, UNANSWERED, DurableRunRecord, RunState
+from onetool.state.run_store import RunTables
 from onetool.stats import history
 from onetool.stats.database import StatisticsDatabase
 from onetool.stats.history import MAX_RUNS, Position, RunFilter
@@ -47,12 +47,12 @@ class ListPage(NamedTuple):
 
 
 class AllRuns:
-    """The runs of these statistics and this journal. `active` are the runs that this process executes."""
+    """Runs from statistics and a journal, and `active` ones, which this process executes."""
 
     def __init__(
         self,
         statistics: Sequence[StatisticsDatabase],
-        journal: RunStorage,
+        journal: RunTables,
         redact: Redactor,
         active: Iterable[RunRecord] = (),
         *,
@@ -85,10 +85,14 @@ class AllRuns:
                 return (after is None or position < after) and (border is None or position >= border)
             return (after is None or position > after) and (border is None or position <= border)
 
-        recorded = [record for page in pages for record in page.runs]
-        finished = {record.run_id for record in recorded}
         waiting = {run_id for run_id, run in others.items() if run.durable is not None}
-        runs = [ListedRun(record) for record in recorded if record.run_id not in waiting]
+        finished: set[str] = set()
+        runs: list[ListedRun] = []
+        for page in pages:
+            for record in page.runs:
+                finished.add(record.run_id)
+                if record.run_id not in waiting:
+                    runs.append(ListedRun(record))
         for run_id, run in others.items():
             if criteria.matches(run.record, run.state) and (run_id in waiting or run_id not in finished):
                 runs.append(run)
@@ -99,22 +103,22 @@ class AllRuns:
         return ListPage([self._count_calls(run) for _, run in placed[:size]], border)
 
     def _list_others(self) -> Iterable[ListedRun]:
-        """Yield runs that have not ended, and those of the journal that are not in the statistics."""
+        """Yield runs that have not ended, and journal entries that are not in the statistics."""
         journal = self._journal
-        durable = self._read(journal.list_runs, OPEN, limit=MAX_OPEN) or []
-        ended = [run for run in self._read(journal.list_runs, limit=MAX_ENDED) or [] if run.state in ENDED]
-        ids = [_get_run_id(run) for run in ended]
-        recorded = set().union(
-            *(self._read(history.find_ids, database, ids) or () for database in self._statistics if ids)
-        )
+        runs = self._read(journal.list_runs, OPEN, limit=MAX_OPEN) or []
+        newest = self._read(journal.list_runs, limit=MAX_ENDED) or []
+        ended = {_get_run_id(run): run for run in newest if run.state in ENDED}
+        for database in self._statistics if ended else ():
+            for run_id in self._read(history.find_ids, database, list(ended)) or ():
+                ended.pop(run_id, None)
         active: dict[str, RunRecord | None] = {record.run_id: record for record in self._active}
-        for run in (*durable, *(run for run in ended if _get_run_id(run) not in recorded)):
+        for run in (*runs, *ended.values()):
             record = active.pop(_get_run_id(run), None)
             yield ListedRun(_to_record(run, self._redact) if record is None else record, run)
         yield from (ListedRun(record) for record in active.values() if record is not None)
 
     def _count_calls(self, run: ListedRun) -> ListedRun:
-        """Add the number of calls of a run that is only in the journal."""
+        """Count the calls if the run is only in the journal."""
         if run.durable is None or run.record.calls:
             return run
         calls = self._read(self._journal.list_calls, run.durable.id) or []
@@ -134,7 +138,7 @@ def _get_run_id(run: DurableRunRecord) -> str:
 
 
 def _to_record(run: DurableRunRecord, redact: Redactor) -> RunRecord:
-    """Return a run of the journal as a record. How long it took is not known."""
+    """Return a run from the journal as a record. How long it took is not known."""
     is_run = run.kind == "run"
     failed = run.state in ENDED and run.state is not RunState.DONE
     return RunRecord(

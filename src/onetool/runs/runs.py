@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -43,18 +43,18 @@ from onetool.runner import fence_processor
 from onetool.runner.answer import Answer
 from onetool.runner.cells import MEASURES_WORK
 from onetool.runner.isolation import describe_interpreter, find_isolation_problem
-from onetool.runner.run_output import Notices, RunOutput
+from onetool.runner.run_output import ClientChannel, Notices, RunOutput
 from onetool.runner.runner import Runner
-from onetool.runs.contexts import Contexts
 from onetool.runs.decisions import complete, resolve_call
 from onetool.runs.gate import Gate
 from onetool.runs.journal import Journal
-from onetool.runs.model import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
 from onetool.runs.questions import Approver, Question, continue_later, describe_pause, identify, summarize
 from onetool.runs.replay import ReplayGate, list_answered
-from onetool.state.storage import MediaStorage, RunStorage
+from onetool.state.run_records import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
+from onetool.state.run_store import RunTables
+from onetool.state.storage import MediaStorage
 from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES
 from onetool.stats.tokens import count_text_tokens
 from onetool.util.background_tasks import BackgroundTasks
@@ -81,19 +81,23 @@ MAX_SESSIONS = 1000
 MAX_EVENT_CHARS = MAX_VALUE_BYTES + MARGIN_CHARS  # of an answer in events, before it is redacted
 LAST = "last"  # instead of the ID of a run
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
+LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WARNING"}  # of MCP; others are errors
 OPEN_CALLS = (CallState.PENDING, CallState.UNKNOWN)
-T = TypeVar("T")
 
 
 class Runs:
-    """The runs of an application, and its calls outside of runs. `system` is the application for its tools."""
+    """An application's runs, and its calls outside runs. `system` is the application for its tools."""
 
     def __init__(
-        self, bus: ToolBus, agents: Agents, system: object = None, own_ports: Callable[[], set[int]] = set
+        self,
+        bus: ToolBus,
+        agents: Agents,
+        system: object = None,
+        own_ports: Callable[[], set[int]] = set,
     ) -> None:
         self._bus = bus
         self._agents = agents
-        self._contexts = Contexts(bus, agents, system)
+        self._system = system
         self._notifier = ApprovalNotifier(own_ports)
         self.notices = Notices()
         self._live: dict[str, Gate] = {}
@@ -101,7 +105,7 @@ class Runs:
         self._paused: dict[str, asyncio.TimerHandle] = {}  # runs without a request, oldest first
         self._in_background: dict[str, Gate] = {}
         self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
-        self._background = BackgroundTasks()
+        self.background = BackgroundTasks()
         self.journal = Journal()
         self._labels: dict[str, SessionLabels] = {}
         self._has_forgotten = False
@@ -115,7 +119,7 @@ class Runs:
         self,
         loaded: Loaded,
         runner: Runner,
-        store: RunStorage,
+        store: RunTables,
         media: MediaStorage,
         *,
         redact: Redactor,
@@ -144,7 +148,8 @@ class Runs:
         self._keep_seconds = PAUSED_SECONDS if keeps_cells else 0.0
         self._is_revoked = is_revoked
         self._record_decision = record_decision
-        self._contexts.configure(settings, loaded.directories.working_dir, media, redact, log)
+        self._loaded = loaded
+        self._media = media
         self._notifier.configure(
             settings.approvals.notify,
             redact,
@@ -156,15 +161,12 @@ class Runs:
     async def close(self) -> None:
         """End live runs without changing their state, so that another process can continue them."""
         self.is_closing = True
-        self._background.cancel()
+        self.background.cancel()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self.journal.close()
         await self._notifier.close()
-
-    def start(self, work: Awaitable[T]) -> asyncio.Future[T]:
-        return self._background.start(work)
 
     # --- from a command to the answer -------------------------------------------------------------------------------
 
@@ -191,7 +193,7 @@ class Runs:
                 ask=output.channel.approve,
                 hold=self.settings.wait,
             )
-            context = self._contexts.make(caller, gate, gate.correlation_id, output, meta)
+            context = self._make_context(caller, gate, gate.correlation_id, output, meta)
         except ToolError as error:
             return _refuse(error)
         work = self._execute_code(command, gate, context, output, caller.session)
@@ -207,7 +209,12 @@ class Runs:
         return answer
 
     async def _execute_code(
-        self, command: object, gate: Gate, context: ToolContext, output: RunOutput, session: str = ""
+        self,
+        command: object,
+        gate: Gate,
+        context: ToolContext,
+        output: RunOutput,
+        session: str = "",
     ) -> Answer:
         """Execute the code of a run in a cell, and report its start and its end."""
         runner = self._runner
@@ -277,7 +284,7 @@ class Runs:
             self._find_labels(caller),
             lambda: self.open_gate(caller, "call", correlation_id=next(ids), ask=ask, hold=hold),
         )
-        return self._contexts.make(caller, gates, first_id, output, meta)
+        return self._make_context(caller, gates, first_id, output, meta)
 
     async def start_call(self, tool_name: str, arguments: JsonMapping, context: ToolContext) -> str:
         """Call a tool in the background, as a run of one call. Return the ID of the run."""
@@ -365,12 +372,56 @@ class Runs:
                 self._labels[session].merge(None)
         return self._labels[session]
 
+    def _make_context(
+        self,
+        caller: Caller,
+        gate: Gate | CallGates,
+        correlation_id: str,
+        output: RunOutput | None = None,
+        meta: JsonMapping | None = None,
+    ) -> ToolContext:
+        """Return the context for the calls of a gate. `meta` is the metadata of the request."""
+        self._bus.registry.apply_switches()
+        channel = output.channel if output else ClientChannel()
+        media = self._media
+        return ToolContext(
+            **self._agents.context_fields(caller.agent),
+            working_dir=self._loaded.directories.working_dir,
+            correlation_id=correlation_id,
+            gate=gate,
+            bus=self._bus,
+            system=self._system,
+            on_progress=partial(self._report_progress, output) if output else None,
+            on_log=partial(self._log_message, channel),
+            on_ask=channel.ask,
+            get_settings=self._get_pack_settings,
+            store_media=lambda data, mime_type: media.put(data, mime_type, caller.agent, caller.token_id),
+            on_foreign_value=output.record_foreign if output else None,
+            is_untrusted=(lambda: output.is_untrusted) if output else None,
+            notice=output.notify if output else None,
+            ask_client=channel.ask_client,
+            metadata={"_meta": meta} if meta else {},
+            caller=caller,
+        )
+
+    def _get_pack_settings(self, pack: str) -> JsonMapping:
+        settings = self._loaded.settings.tools.get(pack)
+        return settings.options if settings is not None else {}
+
+    def _report_progress(self, output: RunOutput, text: str, *numbers: float | None) -> None:
+        output.report_progress(self._redact(text), *numbers)
+
+    def _log_message(self, channel: ClientChannel, message: str, level: str) -> None:
+        self._log.event("tool.log", level=LOG_LEVELS.get(level, "ERROR"), text=message)
+        if channel.log is not None:
+            channel.log(message, level)
+
     async def execute(self, gate: Gate) -> Answer:
         """Execute a run from its record: the code of one whose process has ended, or the call of one without code."""
         record = gate.record
         caller = Caller(record.agent, token_id=record.token_id, actor=record.actor, client=record.client)
         output = RunOutput(keeps_value=True)
-        context = self._contexts.make(caller, gate, gate.correlation_id, output)
+        context = self._make_context(caller, gate, gate.correlation_id, output)
         if record.kind == "run":
             return await self._execute_code(record.code, gate, context, output)
         call = json.loads(record.code)
@@ -519,7 +570,8 @@ class Runs:
 
     def _park(self, run_id: str) -> None:
         """End the process of a paused run. It is replayed when people have answered."""
-        gate, task = self._live.get(run_id), self._tasks.get(run_id)
+        gate = self._live.get(run_id)
+        task = self._tasks.get(run_id)
         if gate is None or task is None or not gate.list_waiting():
             return
         if gate.in_flight:  # an interrupted call would have to be resolved by a person
@@ -527,7 +579,7 @@ class Runs:
             return
         if not gate.is_replayable:
             reason = "it waited too long for a person, and a result is too large to replay it"
-            self.start(gate.end(RunState.INTERRUPTED, reason))
+            self.background.start(gate.end(RunState.INTERRUPTED, reason))
         gate.stopped = Interrupted(f"run {run_id} does not continue in this process", run=run_id)
         task.cancel()
 
@@ -540,7 +592,7 @@ class Runs:
 
     def _watch(self) -> None:
         if self._watching is None or self._watching.done():
-            self._watching = self.start(self._poll())
+            self._watching = self.background.start(self._poll())
 
     async def _poll(self) -> None:
         expiry = 0.0
@@ -635,7 +687,12 @@ class Runs:
         return "\n".join(outcome.blocks) if outcome.is_cut else outcome.value
 
     async def wait_for_end(
-        self, run_id: str, agent: str, token_id: str, seconds: float, while_running: float = 0.0
+        self,
+        run_id: str,
+        agent: str,
+        token_id: str,
+        seconds: float,
+        while_running: float = 0.0,
     ) -> "RunOutcome | str":
         """Return the outcome of a run. If it has not ended after this time, return text that says why.
 

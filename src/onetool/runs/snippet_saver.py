@@ -13,10 +13,10 @@ from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, ToolError
 from onetool.runner import fence_processor
 from onetool.runner.runner import Runner
-from onetool.runs.model import DurableCall, DurableRunRecord, RunState
 from onetool.runs.replay import check_replayable
 from onetool.snippets.parameters import make_template
 from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.run_records import DurableCall, DurableRunRecord, RunState
 from onetool.util.text import quote
 from onetool_child.data import as_data
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from typing import Any, TypedDict
 
 from onetool.errors import ToolError, ToolNotFound
-from onetool.runs.model import OPEN, CallState, DurableCall, DurableRunRecord
-from onetool.state.storage import RunStorage
+from onetool.state.run_records import OPEN, CallState, DurableCall, DurableRunRecord
+from onetool.state.run_store import RunTables
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
 from onetool.util.text import pluralize
@@ -52,29 +52,19 @@ class Waiting(TypedDict):
     calls: list[WaitingCall]
 
 
-def list_waiting(store: RunStorage, redact: Redactor, agent: str | None = None) -> list[Waiting]:
+def list_waiting(store: RunTables, redact: Redactor, agent: str | None = None) -> list[Waiting]:
     """Return the runs that wait for a person, oldest first."""
     found = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, agent=agent, limit=MAX_RUNS))
     return sorted((waiting for waiting in found if waiting), key=lambda waiting: waiting["asked"])
 
 
-def describe_runs(
-    store: RunStorage,
-    redact: Redactor,
-    agent: str | None = None,
-) -> list[JsonObject]:
-    """Return runs without their calls, newest first."""
-    runs = store.list_runs(agent=agent)
-    return [{**describe_line(run, redact), "calls": len(store.list_calls(run.id))} for run in runs]
-
-
-def describe_run(store: RunStorage, run_id: str, redact: Redactor) -> JsonObject:
+def describe_run(store: RunTables, run_id: str, redact: Redactor) -> JsonObject:
     """Return a run with its calls. Raise ToolNotFound if it does not exist."""
     run = find_run(store, run_id)
     return {**describe_line(run, redact), "calls": [_describe_call(call, redact) for call in store.list_calls(run.id)]}
 
 
-def find_run(store: RunStorage, run_id: str) -> DurableRunRecord:
+def find_run(store: RunTables, run_id: str) -> DurableRunRecord:
     """Return the run with this id, or with an id that begins so, with or without `r_`."""
     if (run := store.get_run(run_id)) is not None:
         return run
@@ -93,7 +83,7 @@ def show(value: Any, redact: Redactor) -> Any:
     return _Shortener(MAX_SHOWN_CHARS).shorten(redact.redact_data(value))
 
 
-def describe_waiting(store: RunStorage, run: DurableRunRecord, redact: Redactor) -> Waiting | None:
+def describe_waiting(store: RunTables, run: DurableRunRecord, redact: Redactor) -> Waiting | None:
     """Return the calls of a run that wait for a person; None if none does."""
     calls = store.list_calls(run.id, WAITING_STATES)
     if not calls:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
-from onetool.runs.model import (
+from onetool.state.owners import Owners
+from onetool.state.run_records import (
     ENDED,
     OPEN,
     UNANSWERED,
@@ -22,7 +23,6 @@ from onetool.runs.model import (
     Grant,
     RunState,
 )
-from onetool.state.owners import Owners
 from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
 from onetool.util.clock_watch import ClockWatch
 from onetool.util.text import pluralize, quote
@@ -95,7 +95,10 @@ class RunOwners(Protocol):
 
 
 class RunTables:
-    """The runs in a database. `owner` identifies this process; nothing is opened before it is needed.
+    """The runs in a database, with their calls and grants. Nothing is opened before it is needed.
+
+    `owner` identifies this process. It is alive from its first `put_run` or `claim` until it ends or calls `close`.
+    The time 0 as an expiry means never.
 
     With `has_leases`, a process may be taken for dead while it runs. Then it must not send calls of runs that it lost.
     """
@@ -110,8 +113,11 @@ class RunTables:
         quota: RunQuota = DEFAULT_QUOTA,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._database, self._owners = database, owners
-        self.owner, self._quota, self._clock = owners.own_id, quota, clock
+        self._database = database
+        self._owners = owners
+        self.owner = owners.own_id
+        self._quota = quota
+        self._clock = clock
         self._clock_watch = ClockWatch(clock)
         self._unchecked = 0  # new runs before their number is checked again
         self._unchecked_bytes = 0  # to be written before the size is checked again
@@ -165,7 +171,11 @@ class RunTables:
         return next(iter(self._select_runs("WHERE id = ?", run_id)), None)
 
     def list_runs(
-        self, states: Collection[RunState] | None = None, *, agent: str | None = None, limit: int = 100
+        self,
+        states: Collection[RunState] | None = None,
+        *,
+        agent: str | None = None,
+        limit: int = 100,
     ) -> list[DurableRunRecord]:
         """Return runs, newest first."""
         chosen = tuple(states or ())
@@ -516,7 +526,11 @@ class RunStore(RunTables):
     """The runs of a data directory, in SQLite."""
 
     def __init__(
-        self, directory: Path, *, quota: RunQuota = DEFAULT_QUOTA, clock: Callable[[], float] = time.time
+        self,
+        directory: Path,
+        *,
+        quota: RunQuota = DEFAULT_QUOTA,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         database = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
         super().__init__(database, Owners(directory / "runs" / "owners"), quota=quota, clock=clock)

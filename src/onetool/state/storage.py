@@ -33,12 +33,12 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.proxy.definitions import ToolLists
     from onetool.results.blobs import Blob
     from onetool.results.store import StoredResults
-    from onetool.runs.model import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
     from onetool.search import Search
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.audit_records import StoredRecord
     from onetool.state.documents import Documents
     from onetool.state.kinds import DisabledTools, LastUses
+    from onetool.state.run_store import RunTables
     from onetool.state.session_store import SessionTables
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
@@ -141,99 +141,6 @@ class NoticeStorage(Protocol):
     """Messages for people. Each is appended completely or not at all."""
 
     def append(self, name: str, document: bytes) -> None: ...
-
-
-class RunStorage(Protocol):
-    """Durable runs, their calls and grants. Codes, arguments and results are encrypted at rest.
-
-    `owner` identifies this process. It is alive from its first `put_run` or `claim` until it ends or calls `close`.
-    The time 0 as an expiry means never.
-    """
-
-    owner: str
-
-    def put_run(self, run: "DurableRunRecord", calls: "Iterable[DurableCall]" = ()) -> None:
-        """Store a run with its calls so far. Raise StorageError if too many are stored or wait.
-
-        A run that is stored keeps its state, reason, owner and outcome.
-        """
-        ...
-
-    def write_calls(
-        self,
-        run_id: str,
-        calls: "Iterable[DurableCall]",
-        *,
-        grant: str | None = None,
-        survives_power_loss: bool = False,
-    ) -> None:
-        """Insert or replace calls by number. With `grant`, use one of its calls for each that is sent.
-
-        Nothing is written if the grant does not cover them (ApprovalRequired), if the run has ended, or if a call
-        is to be sent that was rejected, whose approval is not stored, or that was sent and is not idempotent
-        (CallRejected).
-        """
-        ...
-
-    def set_state(self, run_id: str, state: "RunState", *, reason: str = "", outcome: str | None = None) -> None:
-        """Set the state. A run that has ended keeps its state; an outcome may be added if it is the same."""
-        ...
-
-    def end_runs(self, ended: "Iterable[tuple[str, Iterable[DurableCall], RunState]]") -> None:
-        """Write the last calls and the final states of runs, in one transaction."""
-        ...
-
-    def get_run(self, run_id: str) -> "DurableRunRecord | None": ...
-    def list_runs(
-        self, states: "Collection[RunState] | None" = None, *, agent: str | None = None, limit: int = 100
-    ) -> "list[DurableRunRecord]":
-        """Return runs, newest first."""
-        ...
-
-    def list_calls(self, run_id: str, states: "Collection[CallState] | None" = None) -> "list[DurableCall]": ...
-    def decide(self, run_id: str, decision: "Decision") -> list[int]:
-        """Approve or reject pending calls and store grants, in one transaction. Return the numbers of the calls.
-
-        The first answer wins: calls that are no longer pending are left unchanged, and without pending calls no grant
-        is stored. An answer after the run has ended or expired changes nothing.
-        """
-        ...
-
-    def resolve(self, run_id: str, number: int, state: "CallState", *, by: str, result: str | None = None) -> bool:
-        """Set the state of a call that is `unknown`, as a person says. Return whether it was unknown."""
-        ...
-
-    def list_grants(self, agent: str, run_id: str) -> "list[Grant]":
-        """Return the grants for this run that have calls left and have not expired."""
-        ...
-
-    def claim(self, run_id: str, owner: str) -> bool:
-        """Make `owner` the process that executes the run, unless its current owner is another one that is alive.
-
-        Return False if the run does not exist or has ended.
-        """
-        ...
-
-    def list_orphans(self, limit: int = 1000) -> list[str]:
-        """Return the IDs of open runs that wait for nobody, of this process or of one that has ended; newest first."""
-        ...
-
-    def is_alive(self, owner: str) -> bool: ...
-    def now(self) -> float:
-        """Return the time with which expiries are compared: all processes have the same."""
-        ...
-
-    def version(self) -> int:
-        """Return a number that changes when any process has written. Takes microseconds."""
-        ...
-
-    @property
-    def problem(self) -> str: ...
-    def delete_expired(self, now: float) -> int:
-        """Expire runs that nobody answered in time and delete old ended runs. Return the number of both."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class StoredTokens(Protocol):
@@ -470,7 +377,7 @@ class State(Protocol):
     @property
     def shapes(self) -> "Shapes": ...
     @property
-    def runs(self) -> RunStorage: ...
+    def runs(self) -> "RunTables": ...
     @property
     def sessions(self) -> "SessionTables": ...
     @property

@@ -24,7 +24,6 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.completions import CompletionHandlers
 from onetool.transports.http.api.imports import ImportHandlers
 from onetool.transports.http.api.packs import PackHandlers
-from onetool.transports.http.api.recorded_runs import RecordedRunHandlers
 from onetool.transports.http.api.request_preview import PreviewHandlers
 from onetool.transports.http.api.requirements import RequirementHandlers
 from onetool.transports.http.api.results import ResultHandlers
@@ -149,7 +148,6 @@ def _operations(
     yield from PackHandlers(api, catalog).operations()
     yield from CompletionHandlers(api, catalog).operations()
     yield from RunHandlers(api).operations()
-    yield from RecordedRunHandlers(api).operations()
     yield from ResultHandlers(api).operations()
     yield from StatsHandlers(api).operations()
     yield from ChangeHandlers(api, catalog).operations()

@@ -64,7 +64,7 @@ def get_caller(request: Request) -> Caller:
 def build_context(request: Request, app: OneTool, output: RunOutput | None = None) -> ToolContext:
     """Return the context for a call by this caller."""
     try:
-        return app.context(output=output, caller=get_caller(request))
+        return app.runs.open_context(get_caller(request), output)
     except ToolError as error:  # the token's agent was removed from the settings
         raise ApiError("permission_denied", error.message) from None
 

@@ -43,7 +43,7 @@ from onetool.core.schema import ANY_OBJECT
 from onetool.results.window import Unit
 from onetool.runs.decisions import MAX_SECONDS, TOOL_PATTERN
 from onetool.runs.grants import MAX_COUNT
-from onetool.runs.model import CallState, RunState
+from onetool.state.run_records import CallState, RunState
 from onetool.stats.history import State as RunListState
 from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind

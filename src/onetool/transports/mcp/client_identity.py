@@ -86,7 +86,7 @@ def build_context(app: OneTool, context: Any, ask: Approver | None = None) -> To
     caller = get_caller(app, context)
     hold = app.settings.approvals.wait
     try:
-        return app.context(caller=caller, meta=request_meta(context), ask=ask, hold=hold)
+        return app.runs.open_context(caller, meta=request_meta(context), ask=ask, hold=hold)
     except ToolError as error:
         raise MCPError(types.INVALID_REQUEST, error.message) from None
 

@@ -298,7 +298,7 @@ class OneToolServer(Server[Any]):
                 channel.approve = make_approver(app, context, client.approve)
         progress = relay.progress if relay else get_progress(context)
         async with _report_progress(progress, output):
-            answer = await app.run(command, caller=caller, output=output, meta=request_meta(context))
+            answer = await app.runs.run(command, caller, output, meta=request_meta(context))
         if client is not None:
             await client.flush()
         result = _text(*answer.blocks, is_error=answer.is_error)

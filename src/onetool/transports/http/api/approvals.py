@@ -11,8 +11,8 @@ from starlette.responses import Response
 from onetool.errors import ArgumentError, CallRejected, ToolNotFound
 from onetool.runs.decisions import OUTCOMES
 from onetool.runs.grants import make_grants
-from onetool.runs.model import CallState, Decision, Grant
 from onetool.runs.views import list_waiting
+from onetool.state.run_records import CallState, Decision, Grant
 from onetool.transports.http import identity
 from onetool.transports.http.api import events
 from onetool.transports.http.api.common import Api

@@ -11,7 +11,7 @@ from onetool.errors import ToolError
 from onetool.state.audit_records import AuditFilter, AuditPage
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.api.recorded_runs import JSON_LINES
+from onetool.transports.http.api.runs import JSON_LINES
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.record_models import AuditList, AuditPageQuery, AuditQuery, AuditRecord
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec

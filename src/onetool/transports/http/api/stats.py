@@ -16,7 +16,7 @@ from onetool.stats.spending import Spending
 from onetool.stats.summary import summarize
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.api.recorded_runs import list_states, read
+from onetool.transports.http.api.runs import list_states, read
 from onetool.transports.http.errors import ApiError, camel_case
 from onetool.transports.http.models import ApiModel, Health, Statistics, StatisticsQuery
 from onetool.transports.http.record_models import (

@@ -80,7 +80,7 @@ class DurableRunRecord:
     expires: float = 0.0
     state: RunState = RunState.RUNNING
     reason: str = ""
-    owner: str = ""  # identifies the process that executes it; see `RunStorage.is_alive`
+    owner: str = ""  # identifies the process that executes it; see `RunTables.is_alive`
     outcome: str | None = None  # JSON of a `RunOutcome`
     format: str | None = None  # the preset output format
 
