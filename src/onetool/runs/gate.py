@@ -34,7 +34,7 @@ from onetool.runs.replay import (
     encode_in_thread,
     encode_result,
     has_acted,
-    order_arguments,
+    order_in_thread,
     read_result,
     record_result,
 )
@@ -379,13 +379,12 @@ class Gate:
         if not self.via or (self.via <= {"client", "app"} and not self._can_ask):
             cause = "its client cannot ask" if self.via else "nobody may approve calls of this agent"
             raise CallRejected(f"{call.tool} was not called: a person must approve it, and {cause}", tool=call.tool)
-        arguments = order_arguments(json.loads(call.arguments), ticket.tool)
-        if call.state is CallState.PENDING and len(arguments) > MAX_ARGUMENTS:
+        count, text = await order_in_thread(call.arguments, ticket.tool)
+        if call.state is CallState.PENDING and count > MAX_ARGUMENTS:
             message = (
                 f"{call.tool} was not called: a person must approve it, and can be shown {MAX_ARGUMENTS} arguments"
             )
-            raise CallRejected(f"{message}, not {len(arguments)}", tool=call.tool, reason="too many arguments")
-        text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+            raise CallRejected(f"{message}, not {count}", tool=call.tool, reason="too many arguments")
         definition = digest_definition(ticket.tool)
         call = replace(call, at=call.at or time.time(), arguments=text, definition=definition)
         answered: asyncio.Future[DurableCall] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ REPLAY_SECONDS = 2.0  # for replayed code to repeat the calls that it made befor
 UNSENT_SECONDS = 0.5  # the same for calls that were not sent
 MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
 LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
+MANY_MEMBERS = 5_000  # of lists and objects, encoded in a thread
 SETTLED = frozenset({CallState.DONE, CallState.FAILED})
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED})
 
@@ -101,9 +102,23 @@ def has_acted(call: DurableCall) -> bool:
 
 async def encode_in_thread(args: JsonMapping) -> str:
     """Return the bound arguments as canonical JSON; long ones are encoded in a thread."""
-    if any(isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS for value in args.values()):
+    if _has_large_value(args):
         return await anyio.to_thread.run_sync(encode_arguments, args)
     return encode_arguments(args)
+
+
+def _has_large_value(args: JsonMapping) -> bool:
+    """Return whether there is a long text, or a list or an object with many members on any level."""
+    left = MANY_MEMBERS
+    waiting: list[Any] = [args]
+    while waiting and left >= 0:
+        value = waiting.pop()
+        if isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS:
+            return True
+        if isinstance(value, Mapping | list):
+            left -= len(value)
+            waiting += () if left < 0 else value.values() if isinstance(value, Mapping) else value
+    return left < 0
 
 
 def encode_arguments(args: JsonMapping) -> str:
@@ -111,10 +126,19 @@ def encode_arguments(args: JsonMapping) -> str:
     return json.dumps(as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def order_arguments(args: JsonMapping, tool: Tool) -> JsonObject:
-    """Return the arguments as people read them: those that the tool declares first, in the order of its schema."""
+async def order_in_thread(arguments: str, tool: Tool) -> tuple[int, str]:
+    """Return the number of the arguments, and the arguments as people read them; long ones are read in a thread."""
+    if len(arguments) > LARGE_ARGUMENT_CHARS:
+        return await anyio.to_thread.run_sync(_order_arguments, arguments, tool)
+    return _order_arguments(arguments, tool)
+
+
+def _order_arguments(arguments: str, tool: Tool) -> tuple[int, str]:
+    """Put the arguments that the tool declares first, in the order of its schema."""
+    args = json.loads(arguments)
     declared = [name for name in tool.input.json.get("properties", {}) if name in args]
-    return {name: args[name] for name in dict.fromkeys([*declared, *args])}
+    ordered = {name: args[name] for name in dict.fromkeys([*declared, *args])}
+    return len(args), json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
 
 
 def digest_call(tool: str, arguments: str) -> str:
