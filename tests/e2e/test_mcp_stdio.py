@@ -178,7 +178,9 @@ async def _count_flood_messages(client: Connection) -> int:
     async def report(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the SDK's
         lengths.append(len(message or ""))
 
-    code = "import time\nfor _ in range(1_000):\n    print('x' * 10_000)\n    time.sleep(0.001)"
+    code = (
+        "import time\nend = time.time() + 1\nwhile time.time() < end:\n    print('x' * 10_000)\n    time.sleep(0.001)"
+    )
     result = await client.client.call_tool("run", {"command": code}, progress_callback=report)
     assert not result.is_error
     assert max(lengths) <= MAX_MESSAGE_CHARS
