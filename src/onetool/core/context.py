@@ -279,7 +279,9 @@ class ToolContext(Context):
         """Freeze the fields, so that a tool cannot grant itself permissions. A string is accepted as a path."""
         for name in ("agent_config", "sandbox", "metadata", "tools", "hosts", "settings", "secrets"):
             object.__setattr__(self, name, freeze(getattr(self, name)))
-        object.__setattr__(self, "working_dir", Path(self.working_dir))
+        working_dir: object = self.working_dir
+        if not isinstance(working_dir, Path):
+            object.__setattr__(self, "working_dir", Path(str(working_dir)))
         object.__setattr__(self, "permissions", permissions(self.permissions))
 
 

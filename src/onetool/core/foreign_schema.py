@@ -120,18 +120,18 @@ class ForeignSchema(Schema):
         return _make_linear_options()
 
 
-async def check_arguments(schema: Schema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
+async def check_arguments(schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
     """Return the valid arguments, as `Schema.check` does."""
-    if not isinstance(schema, ForeignSchema) or not schema.is_costly(args, is_converted=True):
+    if not schema.is_costly(args, is_converted=True):
         return schema.check(args, is_exact=is_exact)
     from anyio.to_thread import run_sync as run_in_thread  # commands that validate nothing start faster without it
 
     return await run_in_thread(functools.partial(check_in_process, schema, args, is_exact=is_exact))
 
 
-async def find_problem(schema: Schema, value: Any) -> str | None:
+async def find_problem(schema: ForeignSchema, value: Any) -> str | None:
     """Return the first problem of a value, as `Schema.problem` does."""
-    if not isinstance(schema, ForeignSchema) or not schema.is_costly(value):
+    if not schema.is_costly(value):
         return schema.problem(value)
     from anyio.to_thread import run_sync as run_in_thread
 

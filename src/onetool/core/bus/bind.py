@@ -39,16 +39,17 @@ def bind(
         raise call_error(tool, f"{tool.name}() takes at most {limit} arguments, got {count}")
     bound = _bind_positional(tool, names, positional) if positional else {}
     for key, value in named.items():
-        name = key if is_exact else expand_name(key, names)
+        name = key if is_exact or key in names else expand_name(key, names)
         if name in bound:
             raise call_error(tool, f"{tool.name}() got multiple values for {_quote_name(name)}")
         bound[name] = value
-    _reject_unknown(tool, bound, names, is_exact=is_exact)
+    if not bound.keys() <= tool.input.properties.keys():
+        _reject_unknown(tool, bound, names, is_exact=is_exact)
     if configured:
         defaults = {name: unfreeze(configured[name]) for name in names if name in configured}
         bound = {**defaults, **{name: _apply_limit(tool, name, value, defaults) for name, value in bound.items()}}
-    if missing := [name for name in names if name in tool.input.required and name not in bound]:
-        raise call_error(tool, f"{tool.name}() requires {' and '.join(map(repr, missing))}")
+    if not tool.input.required <= bound.keys():
+        _reject_missing(tool, bound, names)
     if (max_text := tool.max_text) is not None:
         for name, value in bound.items():
             if isinstance(value, str) and len(value) > max_text:
@@ -56,14 +57,19 @@ def bind(
     return {**{name: value for name, value in tool.input.defaults.items() if name not in bound}, **bound}
 
 
+def _reject_missing(tool: Tool, bound: JsonObject, names: Sequence[str]) -> None:
+    """Raise for missing arguments. The validator reports those that are required and not declared."""
+    missing = [name for name in names if name in tool.input.required and name not in bound]
+    if missing:
+        raise call_error(tool, f"{tool.name}() requires {' and '.join(map(repr, missing))}")
+
+
 def _reject_unknown(tool: Tool, bound: Iterable[str], names: Sequence[str], *, is_exact: bool) -> None:
-    """Raise for an argument that the tool does not accept.
+    """Raise for undeclared arguments, unless the tool accepts them.
 
     With `is_exact`, a schema that declares arguments accepts others only if it says so.
     """
     unknown = [name for name in bound if name not in names]
-    if not unknown:
-        return
     declared = names
     if tool.input.open:
         if not is_exact or "additionalProperties" in tool.input.json:

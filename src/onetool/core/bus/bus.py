@@ -20,7 +20,7 @@ from onetool.core.bus.events import CallFinished, Events, Listener
 from onetool.core.bus.sources import RegisteredTools
 from onetool.core.bus.tracing import Tracing
 from onetool.core.context import CallGates, ToolContext, sort_permissions, unfreeze
-from onetool.core.foreign_schema import check_arguments, find_problem
+from onetool.core.foreign_schema import ForeignSchema, check_arguments, find_problem
 from onetool.core.policy.effects import get_effects, sort_effects
 from onetool.core.policy.labels import get_labels
 from onetool.core.registry import MAX_NAME_LENGTH, Registry, check_name, python_name
@@ -291,7 +291,9 @@ async def _validate(
     tool: Tool, args: JsonObject, configured: JsonMapping, context: ToolContext, *, is_exact: bool
 ) -> JsonObject:
     try:
-        return await check_arguments(tool.input, args, is_exact=is_exact)
+        if isinstance(tool.input, ForeignSchema):
+            return await check_arguments(tool.input, args, is_exact=is_exact)
+        return tool.input.check(args, is_exact=is_exact)
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
         setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None
@@ -311,7 +313,12 @@ async def _check_output(tool: Tool, value: Any) -> Result:
         if not value.ok:
             return replace(value, error=make_error(unfreeze(value.error), tool.name))
         value = value.value
-    problem = await find_problem(tool.output, value) if tool.output and not isinstance(value, RawJson) else None
+    if tool.output is None or isinstance(value, RawJson):
+        return Result(ok=True, value=value)
+    if isinstance(tool.output, ForeignSchema):
+        problem = await find_problem(tool.output, value)
+    else:
+        problem = tool.output.problem(value)
     if problem:
         raise OutputInvalid(f"{tool.name} returned a value that does not match its output schema: {problem}")
     return Result(ok=True, value=value)
