@@ -66,7 +66,7 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
     "output states": (give("ab" * 500_000, {"pattern": STATES}), "foreign.T()", "took longer"),
     "many patterns": (
         take({"patternProperties": {f"a.*b.*{n}x": {} for n in range(1000)}}),
-        "foreign.T(x={f'ab{n}ab': 1 for n in range(20_000)})",
+        "foreign.T(x={f'ab{n}ab': 1 for n in range(60_000)})",
         "took longer",
     ),
     "keys like secrets": (
