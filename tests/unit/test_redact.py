@@ -108,7 +108,7 @@ def test_only_possible_prefixes_of_a_secret_are_buffered() -> None:
 @given(SECRETS, st.text("abc", max_size=30), st.integers(0, 30))
 def test_truncated_text_shows_no_part_of_a_secret_at_its_end(secrets: list[str], text: str, cut: int) -> None:
     redact = Redactor(secrets)
-    assert redact(text).startswith(redact.redact_truncated(text[:cut]).removesuffix(REDACTED))
+    assert redact(text).startswith(redact.stream().add(text[:cut]).removesuffix(REDACTED))
 
 
 # --- other encodings -------------------------------------------------------------------------------------------------

@@ -115,10 +115,6 @@ class Redactor:
         """Return a stream that redacts a text piece by piece."""
         return RedactionStream(self._redact_until, self._find_open_secret)
 
-    def redact_truncated(self, text: str) -> str:
-        """Redact a truncated text, including a secret that is cut off at its end."""
-        return self.stream().add(text)
-
     def _find_open_secret(self, text: str) -> int:
         """Return the position of a secret that may continue after the text, or the length of the text."""
         if not self._forms:
