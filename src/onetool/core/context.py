@@ -52,6 +52,8 @@ class Effect(StrEnum):
 
 def permissions(names: object) -> frozenset[Permission]:
     """Return the permissions with these names; a leading colon is ignored."""
+    if isinstance(names, frozenset) and {Permission}.issuperset(map(type, names)):
+        return names
     if not isinstance(names, list | tuple | set | frozenset):
         raise TypeError(f"invalid permissions {names!r}: expected a list like [read, network]")
     words = [str(name).removeprefix(":") for name in names]
