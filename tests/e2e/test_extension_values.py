@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.extensions_support import write_pack
-from tests.support import Connection, configure, connect, get_texts
+from tests.support import Connection, configure, connect, eventually, get_texts
 
 SOURCE = """\
 from helper import borrowed, original as renamed
@@ -286,6 +286,7 @@ def test_help_shows_each_part_of_a_docstring_at_its_level(typed: Connection) -> 
 
 
 def test_health_says_what_is_ignored(typed: Connection) -> None:
+    assert eventually(lambda: "ignored" in run_text(typed, "list(ot.health())")), "answers are kept for a second"
     problems, ignored = json.loads(run_text(typed, "h = ot.health()\n[h['problems'], h['ignored']]"))
     tools = typed.home / ".onetool" / "tools"
     assert f"{tools}/typed/typed_tools.py: ignored _private: names that start with _ are private" in ignored
