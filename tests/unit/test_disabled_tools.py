@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from onetool.errors import BundleError
+from onetool.errors import BundleError, StorageError
 from onetool.state.disabled_tools import EVERYTHING
-from onetool.state.documents import DocumentFile
+from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import DisabledTools
 
 
@@ -112,3 +112,14 @@ def test_a_lone_surrogate_in_a_name_is_supported(tmp_path: Path) -> None:
     disabled = DisabledTools.open_file(tmp_path)
     disabled.set("pack.\ud800", on=False)
     assert disabled.off() == {"pack.\ud800"}
+
+
+def test_an_endless_view_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "documents.db"
+    file.parent.mkdir()
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS version FROM n"
+    with closing(sqlite3.connect(file)) as database:
+        database.execute(f"CREATE VIEW documents AS {endless}")
+        database.execute("PRAGMA user_version = 1")
+    with pytest.raises(StorageError, match="it contains views or triggers"):
+        Documents(DocumentFile(tmp_path), "disabled").get("all")

@@ -34,6 +34,7 @@ PUT = """
 INSERT INTO documents VALUES (?, ?, ?, ?)
 ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, content = excluded.content
 """
+FOREIGN_CODE = "SELECT 1 FROM sqlite_schema WHERE type IN ('view', 'trigger')"
 DELETED = b""
 VALUES = "values"  # the name of the key of most documents
 ALL = "all"  # the name of the only document of a kind
@@ -160,6 +161,11 @@ class DocumentFile(SqliteDatabase):
     def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:
         """Begin a transaction, which survives a power failure if readers depend on it."""
         return self.transaction(is_durable=is_announced)
+
+    def _check(self, database: "Connection") -> None:
+        """Reject views and triggers, which only somebody else adds: reading an endless view would never end."""
+        if database.execute(FOREIGN_CODE).fetchone() is not None:
+            raise self.damage_error("it contains views or triggers")
 
     def load_sealer(self, _key: str) -> ContentSealer:
         return NotSealed()
