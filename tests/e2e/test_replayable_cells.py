@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import ISOLATION, TIMEOUT_SECONDS
+from tests.support import ISOLATION, TIMEOUT_SECONDS, eventually, list_descendants
 from tests.workers_support import open_workers
 
 from onetool.children.channel import Reply
@@ -17,8 +18,8 @@ from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
 from onetool.core.context import ToolContext
 from onetool.core.tool import Result
-from onetool.errors import ToolTimeout
-from onetool.runner.cells import MEASURES_WORK, CellLimits, Cells, ProcessState, RunTimer
+from onetool.errors import ToolError, ToolTimeout
+from onetool.runner.cells import MEASURES_WORK, NOT_ANSWERING, CellLimits, Cells, ProcessState, RunTimer
 from onetool.runner.launch import SpawnLauncher
 
 CLOCK = 1_700_000_000.0
@@ -241,6 +242,24 @@ def test_a_run_that_computes_while_it_waits_is_ended() -> None:
             return time.monotonic() - started
 
     assert asyncio.run(run_busy()) < 30 * TIMEOUT
+
+
+@pytest.mark.kernel
+def test_a_closed_pool_starts_no_processes() -> None:
+    """Neither a run that begins late nor a check that waits for the zygote while it is stopped starts another one."""
+
+    async def use_closed_pool() -> None:
+        async with Cells(CellLimits(isolation=ISOLATION)) as cells:
+            await cells.run(make_params("1"), Host(echo))
+            probe = asyncio.create_task(cells.probe())
+            await asyncio.sleep(0)
+        assert (await probe)["sandbox"] == NOT_ANSWERING
+        with pytest.raises(ToolError, match="OneTool is shutting down"):
+            await cells.run(make_params("1"), Host(echo))
+
+    processes = list_descendants(os.getpid())
+    asyncio.run(use_closed_pool())
+    assert eventually(lambda: not list_descendants(os.getpid()) - processes)
 
 
 def test_waiting_counts_where_the_system_does_not_tell_how_much_a_run_computes() -> None:

@@ -56,6 +56,7 @@ MAX_ATTEMPTS = 3
 NOT_STARTED = "not started yet"
 NOT_ANSWERING = "not answering"
 PROCESS_ONLY = "process-only"
+CLOSED_MESSAGE = "the run was ended: OneTool is shutting down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,8 +405,7 @@ class Cells:
             asyncio.get_running_loop().call_later(self._launcher.linger_seconds, self._launcher.kill, cell.ident)
         else:
             self._launcher.kill(cell.ident)
-        if not self._closed:
-            self.warm_up()
+        self.warm_up()
 
     @property
     def count(self) -> int:
@@ -415,8 +415,8 @@ class Cells:
     # --- idle cells ----------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Start cells until enough are idle. Returns immediately."""
-        while len(self._idle) < max(1, self._limits.cells):
+        """Start cells until enough are idle, unless the pool is closed. Returns immediately."""
+        while not self._closed and len(self._idle) < max(1, self._limits.cells):
             self._idle.append(self._new())
 
     @property
@@ -444,6 +444,8 @@ class Cells:
 
     async def _take(self, deadline: float) -> CellProcess:
         for attempt in range(1, MAX_ATTEMPTS + 1):
+            if self._closed:  # also while a run that lost its cell tries again
+                raise ToolError(CLOSED_MESSAGE)
             self.warm_up()
             cell = self._idle.popleft()
             try:

@@ -182,6 +182,7 @@ class ZygoteLauncher(_BaseLauncher):
 
     def __init__(self, options: JsonObject, on_gone: OnGone, on_stray: OnStray) -> None:
         super().__init__(options, on_gone, on_stray)
+        self._is_closed = False
         self._starting: asyncio.Task[socket.socket] | None = None
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -241,6 +242,7 @@ class ZygoteLauncher(_BaseLauncher):
 
     async def close(self) -> None:
         """Stop the zygote by closing its socket, and remove the scratch directory. The zygote ends its cells."""
+        self._is_closed = True
         if self._starting is not None:
             await asyncio.wait([self._starting])
         self._disconnect()
@@ -251,6 +253,8 @@ class ZygoteLauncher(_BaseLauncher):
 
     async def _ensure_started(self) -> socket.socket:
         """Start the zygote if needed. Cancelling a caller does not cancel the start, which others may wait for."""
+        if self._is_closed:
+            raise ToolError("the server is closing")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.ensure_future(self._start_zygote())
             self._starting.add_done_callback(lambda start: start.cancelled() or start.exception())

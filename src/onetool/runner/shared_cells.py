@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 from onetool.children.shared import CallInterrupted, Users
 from onetool.errors import ToolError
-from onetool.runner.cells import PROBE_SECONDS, CellLimits, Cells, Host
+from onetool.runner.cells import CLOSED_MESSAGE, PROBE_SECONDS, CellLimits, Cells, Host
 from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
 UNUSED_SECONDS = 30.0  # until a pool without users is closed
-CLOSED_MESSAGE = "the run was ended: OneTool is shutting down"
 
 
 class SharedCells:
