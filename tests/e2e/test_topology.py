@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from threading import Event
@@ -191,33 +192,42 @@ def test_a_replica_whose_clock_is_wrong_expires_nothing_of_others(cluster: Clust
     cluster.restart(2)
 
 
+@contextmanager
+def altered(cluster: Cluster, change: str, undo: str) -> Iterator[None]:
+    """Alter the tables in this block. Afterwards, all replicas are ready again, for the next tests too."""
+    cluster.execute(change)
+    try:
+        yield
+    finally:
+        cluster.execute(undo)
+        assert eventually(cluster.are_ready, READY_SECONDS)
+
+
 def test_replicas_follow_the_version_of_the_tables(cluster: Cluster) -> None:
     """An upgrade disturbs nobody. A replica that finds newer or no tables is not ready, and writes nothing."""
     current = int(cluster.execute("SELECT max(version) FROM onetool.schema_versions"))
     add = "INSERT INTO onetool.schema_versions (version, compatible) VALUES"
+    remove = "DELETE FROM onetool.schema_versions WHERE version ="
 
-    def read_reason(replica: httpx2.Client) -> str:
-        return str(replica.get("/api/health").json())
+    def notice(reason: str) -> bool:
+        """Return whether no replica is ready any more, for this reason."""
+        clients = [replica.client for replica in cluster.replicas]
+        is_ready = any(client.get("/readyz").status_code == 200 for client in clients)
+        return not is_ready and all(reason in client.get("/api/health").text for client in clients)
 
-    def is_ready(number: int) -> bool:
-        return cluster.replicas[number].client.get("/readyz").status_code == 200
-
+    column = "ALTER TABLE onetool.audit ADD COLUMN later text"
+    undo = f"{remove} {current + 1}; ALTER TABLE onetool.audit DROP COLUMN later"
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(cluster.call, "notes.add", text=f"upgrade-{number}") for number in range(40)]
-        cluster.execute(f"ALTER TABLE onetool.audit ADD COLUMN later text; {add} ({current + 1}, 1)")
-        assert [call.result().json()["ok"] for call in calls] == [True] * 40
-    cluster.execute(f"{add} ({current + 2}, {current + 2})")
-    assert eventually(lambda: not any(map(is_ready, range(REPLICAS))), READY_SECONDS)
-    assert "newer OneTool" in read_reason(cluster.replicas[0].client)
-    rejected = cluster.replicas[0].send("POST", "/api/tools/notes.add/call", {"args": {"text": "too-old"}})
-    assert rejected.status_code == 503
-    cluster.execute(f"DELETE FROM onetool.schema_versions WHERE version > {current}")
-    cluster.execute("ALTER TABLE onetool.audit DROP COLUMN later; ALTER SCHEMA onetool RENAME TO kept")  # no tables
-    assert eventually(lambda: "has no tables" in read_reason(cluster.replicas[0].client), READY_SECONDS)
-    assert not any(map(is_ready, range(REPLICAS)))
-    cluster.execute("ALTER SCHEMA kept RENAME TO onetool")
+        with altered(cluster, f"{column}; {add} ({current + 1}, 1)", undo):
+            assert [call.result().json()["ok"] for call in calls] == [True] * 40
+    with altered(cluster, f"{add} ({current + 2}, {current + 2})", f"{remove} {current + 2}"):
+        assert eventually(lambda: notice("newer OneTool"), READY_SECONDS)
+        rejected = cluster.replicas[0].send("POST", "/api/tools/notes.add/call", {"args": {"text": "too-old"}})
+        assert rejected.status_code == 503
+    with altered(cluster, "ALTER SCHEMA onetool RENAME TO kept", "ALTER SCHEMA kept RENAME TO onetool"):
+        assert eventually(lambda: notice("has no tables"), READY_SECONDS)
     cluster.topology.run_command("store", "upgrade", role="migration")
-    assert eventually(cluster.are_ready, READY_SECONDS)
     cluster.topology.up(REPLICAS, has_worker=False)  # grants the new rights, and changes nothing else
     assert cluster.call("notes.add", text="upgraded").json()["ok"]
     assert "too-old" not in cluster.notes
