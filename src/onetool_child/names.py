@@ -10,6 +10,8 @@ from onetool_child.errors import TREE
 
 OWN_PACK = "ot"
 PROJECTS = "proj"
+# Functions of `ot` that run completely or partly in the cell.
+IN_CODE = frozenset({"account", "call", "pack", "parallel", "snippet", "load", "session"})
 # `site` adds these to the server's builtins; a cell does not have them.
 _ONLY_IN_SERVER = frozenset({"_", "copyright", "credits", "license"})
 _IN_CELL = (OWN_PACK, PROJECTS, "exit", "quit", "help", *TREE)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
+from onetool_child.names import IN_CODE
 from onetool_child.tool_signature import build_signature
 from onetool_child.unknown_result import UnknownResult
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 Call = Callable[..., Any]  # with the name of a tool, positional and named arguments, and an account
 Request = Callable[[str, dict[str, Any]], Any]
 Snippet = Callable[[str, dict[str, Any]], Any]
-# Functions of `ot` that run completely or partly in the cell.
-IN_CODE = frozenset({"account", "call", "pack", "parallel", "snippet", "load", "session"})
 HELP = "ot.help"
 MAX_LISTED_TOOLS = 20
 MAX_PARALLEL_CALLS = 32

@@ -478,6 +478,8 @@ def test_an_error_without_calls_lists_none(app: App) -> None:
         ("sample.serch(query='x')", "Did you mean sample.search"),
         ("machine.memroy()", "Did you mean machine.memory?"),
         ("ot.tool()", "ot.tools"),
+        ("ot.paralel([])", "Did you mean ot.parallel?"),
+        ("ot.nope()", "account, aliases, background, call, config"),
         ("mashine.cpu()", "Did you mean machine"),
     ],
 )

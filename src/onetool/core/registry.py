@@ -21,6 +21,7 @@ from onetool.state.disabled_tools import EVERYTHING
 from onetool.util.invisible import find_in_name
 from onetool.util.problem import DISABLED
 from onetool.util.text import did_you_mean, quote
+from onetool_child.names import IN_CODE, OWN_PACK
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
@@ -433,6 +434,8 @@ class Registry:
         names = [other for source in self.sources for other in source.similar(name)]
         if self._admits is not None:
             names = [other for other in names if self._admits(RegistryEntry(other, "", enabled=True))]
+        if self.is_pack(OWN_PACK):
+            names += [f"{OWN_PACK}.{function}" for function in IN_CODE]
         return nearest(name, names)
 
     def pack_not_found(self, name: str) -> ToolNotFound:
@@ -458,6 +461,8 @@ class Registry:
             return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
         entries = islice(self.entries(pack, at_once=MAX_LISTED_NAMES), MAX_COMPARED_NAMES)
         summaries = {python_name(entry.name).rpartition(".")[2]: entry.summary for entry in entries}
+        if pack == OWN_PACK:
+            summaries |= dict.fromkeys(IN_CODE, "")
         short = name.rpartition(".")[2]
         near = near or [f"{pack}.{other}" for other in _find_by_words(short, summaries)]
         message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))}"  # names that code can call
