@@ -128,7 +128,7 @@ class Telemetry:
         redact = self._events.redact.redact_prefix
         message = None if event.error is None else describe(event.failure or event.error)[:MAX_ERROR_CHARS]
         if message is not None:
-            names = context.agent_id, context.actor, name
+            names = context.agent_id, context.actor, context.token_id, name
             recorder.add(FailureRecord(*names, str(event.error), message, run_id, redact, event.at))
         if recorder.enabled and recorder.keeps_values and number < MAX_CALLS:
             arguments = None if event.args is None else encode_value(dict(event.args))[0]
@@ -170,12 +170,14 @@ class Telemetry:
         result, message = (event.answer, None) if error is None else (None, event.answer or error)
         if message is not None and error is not None and error not in counts.error_types:
             first = message.partition("\n")[0]
-            add(FailureRecord(context.agent_id, context.actor, RUN, error, first, run_id, redact, event.at))
+            names = context.agent_id, context.actor, context.token_id, RUN
+            add(FailureRecord(*names, error, first, run_id, redact, event.at))
         add(DetailRecord(run_id, 0, redact, event.printed, None, result, message, event.at))
 
 
 def _add_origin(run: RunRecord, context: ToolContext) -> RunRecord:
-    return run._replace(client=context.client, actor=context.actor, directory=str(context.working_dir))
+    owner = {"client": context.client, "actor": context.actor, "token_id": context.token_id}
+    return run._replace(**owner, directory=str(context.working_dir))
 
 
 def _describe_actor(context: ToolContext) -> dict[str, str]:

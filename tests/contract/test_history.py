@@ -74,6 +74,7 @@ def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
             "agent": "ada" if number % 2 else "bob",
             "seconds": (number * 7) % 25 / 10,
             "actor": f"token t{number % 3}",
+            "token_id": f"id{number % 6}",  # two tokens, one after the other, with each name
         }
         history.add_run(f"run{number:02}", number, **facts, error_type="timeout" if number % 5 == 0 else None)
         history.recorder.add(
@@ -87,6 +88,8 @@ def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
     assert history.names(4, actor="token t1", agent="bob") == [
         name for name in everything[::2] if int(name[3:]) % 3 == 1
     ]
+    assert history.names(4, token_id="id1", agent="ada") == everything[1::6]
+    assert history.names(4, token_id="id1", actor="token t1") == everything[1::6]
     slowest = sorted(range(25), key=lambda number: -((number * 7) % 25))
     assert history.names(3, order="slowest") == [f"run{number:02}" for number in slowest]
     assert history.names(3, order="slowest", min_seconds=2.0, max_seconds=2.3) == [
@@ -119,7 +122,7 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
     assert len(found.values[7].error or "") < 66_000
     assert found.values[0].printed == "ab [REDACTED]"
     assert found.values[0].result == "\\ud800"
-    assert find_run(history.database, "new", "default", "token other") is None
+    assert find_run(history.database, "new", "default", "other") is None
     old = find_run(history.database, "old")
     assert old is not None
     assert (old.run.command, dict(old.values)) == ("code of old", {})  # the run itself is kept longer
@@ -138,20 +141,22 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
 def test_spending_and_failures_are_summed(history: History) -> None:
     for number, month in enumerate((0, 0, 40)):
         at = month * 86_400 + number
-        history.add_run(f"run{number}", at, actor="token laptop", cost=0.25, error_type="timeout", calls=2)
+        history.add_run(f"run{number}", at, actor="token laptop", token_id="id1", cost=0.25, error_type="timeout", calls=2)
         message = f"no answer of {SECRET} in {number} ms"
-        fields = "default", "token laptop", "p.tool", "timeout", message, f"run{number}"
+        fields = "default", "token laptop", "id1", "p.tool", "timeout", message, f"run{number}"
         history.recorder.add(FailureRecord(*fields, REDACT, NOW - at))
     history.add_run("local", 5)
     history.recorder.flush()
     first, second, third = list_spending(history.database)
     assert first[:9] == ("2027-01", "token laptop", "default", 2, 4, 2, 20, 60, 0.5)
     assert (second.actor, second.calls, third.month, third.runs) == ("", 1, "2026-12", 1)
-    assert [row.calls for row in list_spending(history.database, "2027-01", "token laptop")] == [4]
+    assert [row.calls for row in list_spending(history.database, "2027-01", "default", "id1")] == [4]
+    assert list_spending(history.database, "2027-01", "default", "id2") == []
     (group,) = list_failures(history.database)
     assert (group.name, group.error_type, group.total, group.last) == ("p.tool", "timeout", 3, NOW - 40 * 86_400 - 2)
     assert (group.message, group.run_id) == ("no answer of [REDACTED] in 2 ms", "run2")
-    assert list_failures(history.database, "default", "token other") == []
+    assert list_failures(history.database, "default", "id1") == [group]
+    assert list_failures(history.database, "default", "id2") == []
 
 
 @pytest.fixture(params=["files", "postgres"])

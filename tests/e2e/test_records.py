@@ -133,6 +133,35 @@ def test_a_token_takes_effect_at_once_and_so_does_its_end(team: Team) -> None:
     assert token not in (team.home / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8")
 
 
+def test_a_new_token_of_the_same_name_sees_nothing_of_the_ended_one(team: Team) -> None:
+    boss = team["boss"]
+    draft = {"name": "reused", "agent": "careful"}
+    with make_client(team.url) as holder, ThreadPoolExecutor(1) as threads:
+        holder.headers["authorization"] = f"Bearer {boss.post('/api/tokens', json=draft).json()['token']}"
+        run = holder.post("/api/run", json={"command": "machine.disk()\n1 / 0"}).json()["runID"]
+        waiting = threads.submit(holder.post, "/api/run", json={"command": "fs.write(path='x.txt', content='x')"})
+        assert eventually(lambda: holder.get("/api/runs").json()["durable"])
+        (durable,) = holder.get("/api/runs").json()["durable"]
+        paths = ["/api/runs", f"/api/runs/{run}", f"/api/runs/{durable['run']}", "/api/runs/export"]
+        paths += [f"/api/runs/{durable['run'].removeprefix('r_')}", "/api/errors", "/api/spending"]
+        answers = {path: holder.get(path) for path in paths}
+        assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(paths, 200)
+        assert all("machine.disk" in answers[path].text for path in (paths[0], paths[1], paths[3]))
+        assert "ZeroDivisionError" in answers["/api/errors"].text
+        boss.delete("/api/tokens/reused")
+        assert waiting.result().status_code == 401
+        holder.headers["authorization"] = f"Bearer {boss.post('/api/tokens', json=draft).json()['token']}"
+        answers = {path: holder.get(path) for path in paths}
+        assert [answers[path].status_code for path in paths] == [200, 404, 404, 200, 404, 200, 200]
+        for path in ("/api/runs", "/api/errors", "/api/spending"):
+            assert not any(answers[path].json().values()), answers[path].text
+        assert answers["/api/runs/export"].text == ""
+        team.run("boss", "1")
+        spent = [row["actor"] for row in boss.get("/api/spending").json()["spending"]]
+        assert spent.count("token reused") == 1
+        boss.delete("/api/tokens/reused")
+
+
 def test_runs_are_found_by_their_facts_and_shown_with_values(team: Team) -> None:
     code = f"print('begin')\nmachine.disk()\njson.parse(json='{{\"key\": \"{SECRET}\"}}')\n1 / 0"
     run_id = team.run("one", code)["runID"]

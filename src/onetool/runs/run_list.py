@@ -156,5 +156,6 @@ def _to_record(run: DurableRunRecord, redact: Redactor) -> RunRecord:
         client=run.client,
         command=redact.redact_prefix(run.code, MAX_CODE_CHARS) if is_run else "",
         actor=run.actor,
+        token_id=run.token_id,
         directory=run.directory,
     )

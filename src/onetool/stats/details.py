@@ -30,8 +30,9 @@ CREATE TABLE details (
 );
 CREATE INDEX details_at ON details (at, size);
 CREATE TABLE failures (
-    agent TEXT, actor TEXT, name TEXT, error_type TEXT, pattern TEXT, message TEXT, count BIGINT, run_id TEXT,
-    first DOUBLE PRECISION, last DOUBLE PRECISION, PRIMARY KEY (agent, actor, name, error_type, pattern)
+    agent TEXT, actor TEXT, token_id TEXT, name TEXT, error_type TEXT, pattern TEXT, message TEXT, count BIGINT,
+    run_id TEXT, first DOUBLE PRECISION, last DOUBLE PRECISION,
+    PRIMARY KEY (agent, actor, token_id, name, error_type, pattern)
 );
 CREATE INDEX failures_last ON failures (last);
 """
@@ -41,8 +42,8 @@ printed = excluded.printed, arguments = excluded.arguments, result = excluded.re
 size = excluded.size, at = excluded.at
 """
 COUNT_FAILURE = """
-INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?)
-ON CONFLICT (agent, actor, name, error_type, pattern) DO UPDATE SET count = failures.count + 1,
+INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)
+ON CONFLICT (agent, actor, token_id, name, error_type, pattern) DO UPDATE SET count = failures.count + 1,
 message = excluded.message, run_id = excluded.run_id, last = excluded.last
 """
 COLUMNS = "printed, arguments, result, error"
@@ -62,7 +63,7 @@ DELETE FROM failures WHERE last < :before OR last < (
 )"""
 FAILURES = """
 SELECT agent, actor, name, error_type, message, count, run_id, first, last FROM failures
-WHERE coalesce(agent = :agent, true) AND coalesce(actor = :actor, true) ORDER BY last DESC LIMIT :limit
+WHERE coalesce(agent = :agent, true) AND coalesce(token_id = :token_id, true) ORDER BY last DESC LIMIT :limit
 """
 Redact = Callable[[str, int], str]  # the first characters of a text, without secrets
 
@@ -89,6 +90,7 @@ class FailureRecord(NamedTuple):
 
     agent: str
     actor: str
+    token_id: str
     name: str
     error_type: str
     message: str
@@ -194,7 +196,8 @@ def _to_failure(record: FailureRecord) -> tuple[Any, ...]:
     message = to_text(record.redact(record.message, MAX_MESSAGE_CHARS)) + (
         "…" if len(record.message) > MAX_MESSAGE_CHARS else ""
     )
-    names = (to_text(name[:200]) for name in (record.agent, record.actor, record.name, record.error_type))
+    owner = record.agent, record.actor, record.token_id
+    names = (to_text(name[:200]) for name in (*owner, record.name, record.error_type))
     return *names, NUMBERS.sub("#", message), message, record.run_id, record.at, record.at
 
 
@@ -218,8 +221,8 @@ def read_values(database: "StatisticsTables", run_id: str) -> dict[int, StoredVa
 
 
 def read_failures(
-    database: "StatisticsTables", agent: str | None = None, actor: str | None = None, limit: int = 200
+    database: "StatisticsTables", agent: str | None = None, token_id: str | None = None, limit: int = 200
 ) -> list[FailureGroup]:
     """Return groups of failures, the latest first."""
-    filters = {"agent": agent, "actor": actor, "limit": limit}
+    filters = {"agent": agent, "token_id": token_id, "limit": limit}
     return [FailureGroup(*row) for row in database.execute(FAILURES, filters)]

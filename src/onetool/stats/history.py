@@ -25,7 +25,8 @@ COLUMNS = ", ".join(RunRecord._fields)
 ORDERS = {"newest": ("at", "DESC"), "oldest": ("at", "ASC"), "slowest": ("seconds", "DESC")}
 # ruff: noqa: S608 - queries are built from constants
 RUN = f"""
-SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND coalesce(agent = :agent, true) AND coalesce(actor = :actor, true)
+SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND coalesce(agent = :agent, true)
+AND coalesce(token_id = :token_id, true)
 """
 CALLS = f"SELECT {', '.join(CallRecord._fields)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
 # Conditions that are checked row by row.
@@ -51,6 +52,7 @@ class RunFilter:
 
     agent: str | None = None
     actor: str | None = None
+    token_id: str | None = None
     tool: str = ""
     text: str = ""
     state: State = ""
@@ -65,7 +67,7 @@ class RunFilter:
     def parameters(self) -> JsonObject:
         escaped = self.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
         fields = {name: getattr(self, name) for name in CONDITIONS}
-        names = {"agent": to_column(self.agent), "actor": to_column(self.actor), "tool": to_column(self.tool)}
+        names = {name: to_column(getattr(self, name)) for name in ("agent", "actor", "token_id", "tool")}
         return {**fields, **names, "text": to_column(f"%{escaped}%", 1000) if escaped else ""}
 
     def get_position(self, run: RunRecord) -> "Position":
@@ -75,6 +77,8 @@ class RunFilter:
     def matches(self, run: RunRecord, state: str) -> bool:
         """Return whether a run that is not in the statistics matches. Its duration is not known."""
         if self.agent not in {None, run.agent} or self.actor not in {None, run.actor}:
+            return False
+        if self.token_id not in {None, run.token_id}:
             return False
         if self.state not in {"", state} or self.error not in {"", run.error_type} or self.tool not in {"", run.name}:
             return False
@@ -120,7 +124,7 @@ def _read_page(database: StatisticsTables, criteria: RunFilter, after: Position 
     parameters = {name: value for name, value in criteria.parameters.items() if value not in (None, "")}
     column, direction = ORDERS[criteria.order]
     # One equality and the order are those of an index; everything else is checked row by row.
-    indexed = [f"{name} = :{name}" for name in ("actor", "agent") if name in parameters]
+    indexed = [f"{name} = :{name}" for name in ("token_id", "actor", "agent") if name in parameters]
     if column == "seconds":
         indexed += [CONDITIONS[name] for name in ("min_seconds", "max_seconds") if name in parameters]
     else:
@@ -144,10 +148,10 @@ def _read_page(database: StatisticsTables, criteria: RunFilter, after: Position 
 
 
 def find_run(
-    statistics: StatisticsDatabase, run_id: str, agent: str | None = None, actor: str | None = None
+    statistics: StatisticsDatabase, run_id: str, agent: str | None = None, token_id: str | None = None
 ) -> RunWithValues | None:
     """Return a run with its calls and values; None if it does not exist."""
-    filters = {"run_id": to_column(run_id), "agent": to_column(agent), "actor": to_column(actor)}
+    filters = {"run_id": to_column(run_id), "agent": to_column(agent), "token_id": to_column(token_id)}
     with statistics.reading() as database:
         row = database.execute(RUN, filters).fetchone()
         return None if row is None else _add_values(database, RunRecord(*row))
@@ -181,16 +185,16 @@ def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[l
 
 
 def list_failures(
-    statistics: StatisticsDatabase, agent: str | None = None, actor: str | None = None
+    statistics: StatisticsDatabase, agent: str | None = None, token_id: str | None = None
 ) -> list[FailureGroup]:
     """Return the groups of failures, the latest first."""
     with statistics.reading() as database:
-        return details.read_failures(database, to_column(agent), to_column(actor))
+        return details.read_failures(database, to_column(agent), to_column(token_id))
 
 
 def list_spending(
-    statistics: StatisticsDatabase, month: str | None = None, actor: str | None = None, agent: str | None = None
+    statistics: StatisticsDatabase, month: str | None = None, agent: str | None = None, token_id: str | None = None
 ) -> list[Spending]:
     """Return what each token used per month."""
     with statistics.reading() as database:
-        return spending.read(database, month, to_column(actor), to_column(agent))
+        return spending.read(database, month, to_column(agent), to_column(token_id))

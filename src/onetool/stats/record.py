@@ -98,7 +98,8 @@ class RunRecord(NamedTuple):
     command: str = ""
     calls: int = 0
     failed: int = 0
-    actor: str = ""  # the token or subject that started it
+    actor: str = ""  # the name of the token or subject that started it
+    token_id: str = ""  # the token itself; a new token of the same name has another one
     directory: str = ""  # the working directory of the application
     cost: float = 0.0  # the sum of `cost_per_call` of its calls
 

@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 SCHEMA = """
 CREATE TABLE spending (
-    month TEXT, actor TEXT, agent TEXT, runs BIGINT, calls BIGINT, failed BIGINT, answer_tokens BIGINT,
-    result_tokens BIGINT, cost DOUBLE PRECISION, last DOUBLE PRECISION, PRIMARY KEY (month, actor, agent)
+    month TEXT, actor TEXT, agent TEXT, token_id TEXT, runs BIGINT, calls BIGINT, failed BIGINT, answer_tokens BIGINT,
+    result_tokens BIGINT, cost DOUBLE PRECISION, last DOUBLE PRECISION, PRIMARY KEY (month, actor, agent, token_id)
 );
 """
-COLUMNS = "month, actor, agent, runs, calls, failed, answer_tokens, result_tokens, cost, last"
-MERGE = """ON CONFLICT (month, actor, agent) DO UPDATE SET
+COLUMNS = "month, actor, agent, token_id, runs, calls, failed, answer_tokens, result_tokens, cost, last"
+MERGE = """ON CONFLICT (month, actor, agent, token_id) DO UPDATE SET
 runs = spending.runs + excluded.runs, calls = spending.calls + excluded.calls,
 failed = spending.failed + excluded.failed, answer_tokens = spending.answer_tokens + excluded.answer_tokens,
 result_tokens = spending.result_tokens + excluded.result_tokens, cost = spending.cost + excluded.cost,
 last = CASE WHEN spending.last > excluded.last THEN spending.last ELSE excluded.last END
 """
-ADD = f"INSERT INTO spending ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {MERGE}"  # noqa: S608 - constants
-READ = f"""
-SELECT {COLUMNS} FROM spending WHERE coalesce(month = :month, true) AND coalesce(actor = :actor, true)
-AND coalesce(agent = :agent, true) ORDER BY month DESC, calls DESC, actor, agent LIMIT :limit
-"""  # noqa: S608 - a constant
+ADD = f"INSERT INTO spending ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {MERGE}"  # noqa: S608 - constants
+# Tokens that had the same name one after the other are shown as one.
+READ = """
+SELECT month, actor, agent, cast(sum(runs) AS BIGINT), cast(sum(calls) AS BIGINT), cast(sum(failed) AS BIGINT),
+    cast(sum(answer_tokens) AS BIGINT), cast(sum(result_tokens) AS BIGINT), sum(cost), max(last)
+FROM spending WHERE coalesce(month = :month, true) AND coalesce(agent = :agent, true)
+AND coalesce(token_id = :token_id, true)
+GROUP BY month, actor, agent ORDER BY month DESC, sum(calls) DESC, actor, agent LIMIT :limit
+"""
 DELETE_OLD = "DELETE FROM spending WHERE last < :before"
 MAX_ROWS = 1_000
 MAX_NAME_CHARS = 200
@@ -60,9 +64,9 @@ def get_month(seconds: float) -> str:
 
 def add(database: "StatisticsTables", runs: "Iterable[RunRecord]") -> None:
     """Add the runs to the sums, in the current transaction."""
-    sums: dict[tuple[str, str, str], list[Any]] = {}
+    sums: dict[tuple[str, ...], list[Any]] = {}
     for run in runs:
-        names = to_text(run.actor[:MAX_NAME_CHARS]), to_text(run.agent[:MAX_NAME_CHARS])
+        names = (to_text(name[:MAX_NAME_CHARS]) for name in (run.actor, run.agent, run.token_id))
         total = sums.setdefault((get_month(run.at), *names), [0, 0, 0, 0, 0, 0.0, 0.0])
         counts = run.kind == "run", run.calls, run.error_type is not None, run.answer_tokens, run.result_tokens
         for index, value in enumerate((*map(int, counts), run.cost)):
@@ -72,8 +76,8 @@ def add(database: "StatisticsTables", runs: "Iterable[RunRecord]") -> None:
 
 
 def read(
-    database: "StatisticsTables", month: str | None = None, actor: str | None = None, agent: str | None = None
+    database: "StatisticsTables", month: str | None = None, agent: str | None = None, token_id: str | None = None
 ) -> list[Spending]:
     """Return the use per token, the latest month first."""
-    filters = {"month": month, "actor": actor, "agent": agent, "limit": MAX_ROWS}
+    filters = {"month": month, "agent": agent, "token_id": token_id, "limit": MAX_ROWS}
     return [Spending(*row) for row in database.execute(READ, filters)]

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 VERSION = 1
-# Runs are listed by time or duration: all, or those of one agent or actor. In SQLite, tables have a `rowid` anyway.
+# Runs are listed by time or duration: all, or those of one agent, actor or token. In SQLite, tables have a `rowid` anyway.
 SCHEMA = f"""
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds DOUBLE PRECISION, error_type TEXT, result_tokens BIGINT,
@@ -19,7 +19,7 @@ CREATE INDEX calls_run ON calls (run_id);
 CREATE TABLE runs (
     run_id TEXT, agent TEXT, session TEXT, seconds DOUBLE PRECISION, error_type TEXT, round_trips BIGINT,
     answer_tokens BIGINT, result_tokens BIGINT, at DOUBLE PRECISION, kind TEXT, name TEXT, client TEXT, command TEXT,
-    calls BIGINT, failed BIGINT, actor TEXT, directory TEXT, cost DOUBLE PRECISION{{rowid}}
+    calls BIGINT, failed BIGINT, actor TEXT, token_id TEXT, directory TEXT, cost DOUBLE PRECISION{{rowid}}
 );
 CREATE UNIQUE INDEX runs_id ON runs (run_id);
 CREATE INDEX runs_by_time ON runs (at, run_id);
@@ -28,6 +28,8 @@ CREATE INDEX runs_of_agent_by_time ON runs (agent, at, run_id);
 CREATE INDEX runs_of_agent_by_duration ON runs (agent, seconds, run_id);
 CREATE INDEX runs_of_actor_by_time ON runs (actor, at, run_id);
 CREATE INDEX runs_of_actor_by_duration ON runs (actor, seconds, run_id);
+CREATE INDEX runs_of_token_by_time ON runs (token_id, at, run_id);
+CREATE INDEX runs_of_token_by_duration ON runs (token_id, seconds, run_id);
 CREATE TABLE sessions (
     session TEXT UNIQUE, agent TEXT, catalog TEXT, definition_tokens BIGINT, own_tokens BIGINT,
     at DOUBLE PRECISION{{rowid}}

@@ -30,16 +30,16 @@ class _ActiveRun:
     is_foreign: bool  # whether it is of another application, whose runs are for the owner only
     calls: dict[int, CallRecord] = field(default_factory=dict)
 
-    def is_visible(self, agent: str | None, actor: str | None) -> bool:
+    def is_visible(self, agent: str | None, token_id: str | None) -> bool:
         if agent is None:
             return True
-        return agent == self.run.agent and actor in {None, self.run.actor} and not self.is_foreign
+        return agent == self.run.agent and token_id in {None, self.run.token_id} and not self.is_foreign
 
 
 @dataclass(slots=True)
 class _Watcher:
     agent: str | None  # None: all agents
-    actor: str | None  # None: all tokens of the agent
+    token_id: str | None  # None: all tokens of the agent
     queue: asyncio.Queue[JSON] = field(default_factory=lambda: asyncio.Queue(MAX_WAITING_EVENTS))
     missed: int = 0
     changes: set[str] = field(default_factory=set)  # that wait in the queue
@@ -62,13 +62,13 @@ class LiveRuns:
         """Also show the runs of another application to the owner. Return the function that ends it."""
         return events.subscribe(partial(self._on_event, events, True))
 
-    def runs(self, agent: str | None = None, actor: str | None = None) -> list[RunRecord]:
+    def runs(self, agent: str | None = None, token_id: str | None = None) -> list[RunRecord]:
         """Return the active runs of one agent or of all, newest first."""
-        return [live.run for live in reversed(self._live.values()) if live.is_visible(agent, actor)]
+        return [live.run for live in reversed(self._live.values()) if live.is_visible(agent, token_id)]
 
-    def find(self, run_id: str, agent: str | None = None, actor: str | None = None) -> RunWithCalls | None:
+    def find(self, run_id: str, agent: str | None = None, token_id: str | None = None) -> RunWithCalls | None:
         live = self._live.get(run_id)
-        return (live.run, [*live.calls.values()]) if live is not None and live.is_visible(agent, actor) else None
+        return (live.run, [*live.calls.values()]) if live is not None and live.is_visible(agent, token_id) else None
 
     def publish_change(self, what: str) -> None:
         """Tell watchers who see everything that something changed, such as `tokens` or `audit`. Thread-safe."""
@@ -78,9 +78,9 @@ class LiveRuns:
                 watcher.loop.call_soon_threadsafe(watcher.put, {"event": "changed", "what": what})
 
     @contextmanager
-    def watch(self, agent: str | None = None, actor: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
+    def watch(self, agent: str | None = None, token_id: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
         """Yield an iterator over batches of events from now on."""
-        watcher = _Watcher(agent, actor)
+        watcher = _Watcher(agent, token_id)
         self._watchers.append(watcher)
         try:
             yield _iter_batches(watcher)
@@ -98,8 +98,9 @@ class LiveRuns:
             context = event.context
             session = events.session
             fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
+            owner = {"actor": context.actor, "token_id": context.token_id}
             live = self._live[run_id] = _ActiveRun(
-                RunRecord(*fields, command, actor=context.actor, directory=str(context.working_dir)),
+                RunRecord(*fields, command, **owner, directory=str(context.working_dir)),
                 event.call_id,
                 is_foreign,
             )
@@ -135,7 +136,7 @@ class LiveRuns:
             **({"command": run.command} if isinstance(event, RunStarted) else {}),
         }
         for watcher in self._watchers:
-            if live.is_visible(watcher.agent, watcher.actor):
+            if live.is_visible(watcher.agent, watcher.token_id):
                 watcher.put(message if watcher.agent is not None else {**message, "directory": run.directory})
 
 

@@ -28,13 +28,12 @@ def visible_agent(request: Request) -> str | None:
 
 
 def visible_runs(request: Request) -> dict[str, str | None]:
-    """Return whose runs the caller may see, as the arguments `agent` and `actor`; None sees all.
+    """Return whose runs the caller may see, as the arguments `agent` and `token_id`; None sees all.
 
-    A token of scope `use` sees its own runs, not those of other tokens of its agent.
+    A token of scope `use` sees its own runs, not those of other tokens of its agent, or of an earlier one of its name.
     """
     agent = visible_agent(request)
-    actor = str(request.scope.get("state", {}).get(ACTOR, ""))
-    return {"agent": agent, "actor": None if agent is None else actor}
+    return {"agent": agent, "token_id": None if agent is None else get_token_id(request.scope)}
 
 
 def has_scope(request: Request, needed: str) -> bool:

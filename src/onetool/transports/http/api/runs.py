@@ -19,7 +19,7 @@ from onetool.config.model import Token
 from onetool.errors import ToolError, ToolNotFound
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs import run_list
-from onetool.runs.views import describe_line, describe_run
+from onetool.runs.views import describe_line, describe_run, find_run
 from onetool.state.storage import State
 from onetool.stats import history
 from onetool.stats.details import StoredValues
@@ -176,12 +176,12 @@ class RunHandlers:
 
         return await self._api.run_in_thread(respond)
 
-    def _list_durable(self, agent: str | None, actor: str | None) -> list[DurableRunLine]:
+    def _list_durable(self, agent: str | None, token_id: str | None) -> list[DurableRunLine]:
         app = self._api.app
         journal = app.state.runs
         lines: list[DurableRunLine] = []
         for run in journal.list_runs(agent=agent):
-            if actor in {None, run.actor}:
+            if token_id in {None, run.token_id}:
                 calls = len(journal.list_calls(run.id))
                 lines.append(DurableRunLine(**describe_line(run, app.redact), calls=calls))
         return lines
@@ -229,12 +229,12 @@ class RunHandlers:
 
         return await self._api.run_in_thread(respond)
 
-    def _describe_durable(self, run_id: str, agent: str | None, actor: str | None) -> DurableRun:
+    def _describe_durable(self, run_id: str, agent: str | None, token_id: str | None) -> DurableRun:
         app = self._api.app
-        run = describe_run(app.state.runs, run_id, app.redact)
-        if agent not in {None, run["agent"]} or actor not in {None, run["actor"]}:
+        run = find_run(app.state.runs, run_id)
+        if agent not in {None, run.agent} or token_id not in {None, run.token_id}:
             raise ToolNotFound(f"no run {run_id!r}, or it has expired")
-        return DurableRun(**run)
+        return DurableRun(**describe_run(app.state.runs, run.id, app.redact))
 
 
 @contextmanager
@@ -308,7 +308,7 @@ async def read_page(
     size: int = history.MAX_RUNS,
     *,
     agent: str | None,
-    actor: str | None,
+    token_id: str | None,
 ) -> run_list.ListPage:
     """Return a page of the runs that this caller may see, after writing what is queued.
 
@@ -316,7 +316,7 @@ async def read_page(
     """
     sources = list_states(api, sees_all=agent is None)
     databases = [shared[0].recorder.database for shared in sources]
-    active = api.live_runs.runs(agent, actor)  # before the statistics, so that none is missing in both
+    active = api.live_runs.runs(agent, token_id)  # before the statistics, so that none is missing in both
     app = api.app
     runs = run_list.AllRuns(databases, app.state.runs, app.redact, active, skips_unreadable=True)
 
@@ -328,21 +328,22 @@ async def read_page(
     return await api.run_in_thread(flush_and_read)
 
 
-async def list_recent(api: Api, agent: str | None, actor: str | None) -> list[Run]:
+async def list_recent(api: Api, agent: str | None, token_id: str | None) -> list[Run]:
     """Return the recent runs, without those that start meanwhile: the stream of events reports them."""
-    criteria = RunFilter(agent=agent, actor=actor, until=time.time())
-    page = await read_page(api, criteria, agent=agent, actor=actor)
+    criteria = RunFilter(agent=agent, token_id=token_id, until=time.time())
+    page = await read_page(api, criteria, agent=agent, token_id=token_id)
     return [build_run(run, shows_directory=agent is None) for run in page.runs]
 
 
 # --- filters -------------------------------------------------------------------------------------------------------
 
 
-def build_filter(query: RunFilterQuery, agent: str | None = None, actor: str | None = None) -> RunFilter:
-    """Return the filter of a query. A caller who sees only its own runs cannot choose another agent or actor."""
+def build_filter(query: RunFilterQuery, agent: str | None = None, token_id: str | None = None) -> RunFilter:
+    """Return the filter of a query. A caller who sees only its own runs cannot choose others."""
     return RunFilter(
         agent=agent if agent is not None else query.agent or None,
-        actor=actor if actor is not None else query.actor or None,
+        actor=query.actor or None if token_id is None else None,
+        token_id=token_id,
         tool=query.tool,
         text=query.text,
         state=query.state,

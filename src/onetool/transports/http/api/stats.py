@@ -86,8 +86,7 @@ class StatsHandlers:
             raise ApiError("invalid", f"month: {query.month!r} is not a month, such as 2027-01", {"parameter": "month"})
         rows = list[Spending]()
         for states in list_states(self._api, sees_all=visible["agent"] is None):
-            fields = query.month or None, visible["actor"], visible["agent"]
-            rows += await read(self._api, states, history.list_spending, *fields) or ()
+            rows += await read(self._api, states, history.list_spending, query.month or None, *visible.values()) or ()
         return self._api.respond(SpendingList(spending=[_build_spending(row) for row in rows]))
 
     async def errors(self, request: Request) -> Response:
