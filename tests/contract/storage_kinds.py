@@ -19,7 +19,7 @@ from unittest.mock import patch
 import yaml
 
 from onetool.bundles import BundleStore
-from onetool.cli import token
+from onetool.cli.main import command
 from onetool.config.load import load
 from onetool.config.model import Output, Token
 from onetool.config.trust import TrustFile
@@ -338,7 +338,7 @@ class TokenKind(BaseKind):
         environment = patch.dict(os.environ, {"HOME": str(self.store)})
         with environment, contextlib.redirect_stdout(io.StringIO()):
             options = {"name": key, "agent": "default", "scope": "use", "expires": None}
-            token.main(Namespace(action="create", **options, json=True, config=None))
+            command("token")[1](Namespace(action="create", **options, json=True, config=None))
         return key
 
     def read(self, name: str) -> bool:

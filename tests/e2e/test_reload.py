@@ -19,11 +19,11 @@ from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import TIMEOUT_SECONDS, RawClient, configure, eventually, run_cli
 
 from onetool.app import OneTool
+from onetool.config.access_tokens import hash_token
 from onetool.config.load import examine, load
 from onetool.config.trust import trust
 from onetool.paths import find_directories
 from onetool.state.kinds import DisabledTools
-from onetool.transports.http.tokens import hash_token
 from onetool.transports.settings_watcher import watching
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"

@@ -10,7 +10,7 @@ from tests.support import eventually
 from tests.ui_support import REVERSED, SCRIPT, open_page, screenshot_directory, serve_shop
 
 from onetool import tool
-from onetool.transports.http.tokens import hash_token
+from onetool.config.access_tokens import hash_token
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow

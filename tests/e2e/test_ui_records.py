@@ -25,10 +25,10 @@ from tests.ui_support import (
     screenshot_directory,
 )
 
+from onetool.config.access_tokens import hash_token, new_token
 from onetool.stats import rollup
 from onetool.stats.record import RunRecord
 from onetool.stats.tables import create_tables
-from onetool.transports.http.tokens import hash_token, new_token
 
 pytestmark = pytest.mark.slow
 BOSS, LAPTOP, SPARE = new_token(), new_token(), new_token()

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from onetool.config.load import load
+from onetool.admin.person import Person
+from onetool.admin.tokens import TokenDraft, create_token, revoke_token
+from onetool.app import OneTool
+from onetool.config.load import examine, load
 from onetool.config.trust import is_trusted, trust
 from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
 from onetool.editing.rights import check_rights
@@ -16,8 +20,6 @@ from onetool.editing.server_changes import ServerChanges
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import Directories, find_directories
-from onetool.state.opening import open_files
-from onetool.transports.http.token_changes import TokenChanges, TokenRequest
 
 TEXT = """\
 # Settings of the team
@@ -464,9 +466,11 @@ def test_an_undo_needs_the_scope_of_its_change(home: Path) -> None:
 
 
 def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: Path) -> None:
-    def open_tokens() -> TokenChanges:
-        loaded = load(find(home), {})
-        return TokenChanges(loaded.settings, open_files(loaded.directories), "ada", "cli")
+    async def change_tokens() -> None:
+        ada = Person("ada", "owner", transport="cli")
+        async with OneTool(read=lambda: load(find(home), {}), examine=lambda: examine(find(home), {})) as app:
+            await create_token(app, ada, TokenDraft(name="phone"))
+            await revoke_token(app, ada, "laptop")
 
     token_hash, file = "ab" * 32, home / ".onetool" / "onetool.yaml"
     tokens = f"auth: {{tokens: [{{name: laptop, hash: {token_hash}}}]}}\n"
@@ -476,8 +480,7 @@ def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: 
     entry = editor.apply(change, **WHO)  # on the line before the token
     assert "laptop" in entry.difference
     assert token_hash not in entry.difference
-    open_tokens().create(TokenRequest("phone"))
-    open_tokens().revoke("laptop")
+    anyio.run(change_tokens)
     editor.apply(editor.plan_undo(entry.id), **WHO)
     loaded = load(find(home), {})
     assert [token.name for token in loaded.settings.auth.tokens] == ["phone"]

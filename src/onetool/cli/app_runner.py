@@ -30,7 +30,7 @@ def run_with_app(options: Namespace, work: Work[T]) -> T:
     return run_cancellable(open_and_work)
 
 
-def run_here(options: Namespace, execute: Execute) -> int:
+def run_here(execute: Execute, options: Namespace) -> int:
     """Execute a command in this process and print to its standard streams. `onetool.cli.remote` is the other way."""
     return run_with_app(options, lambda app: execute(app, options, CommandOutput()))
 

@@ -169,7 +169,7 @@ def check_starter(journal: RunJournal, run: "DurableRunRecord") -> None:
 
 
 def _check_token(journal: RunJournal, given: str) -> str:
-    from onetool.transports.http.tokens import TokenSet, hash_token
+    from onetool.config.access_tokens import TokenSet, hash_token
     from onetool.util.token_ids import includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.

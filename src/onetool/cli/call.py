@@ -42,7 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> int:
     _split_arguments(options)  # report usage errors before anything is opened
-    return run_here(options, execute)
+    return run_here(execute, options)
 
 
 async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:

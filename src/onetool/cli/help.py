@@ -3,7 +3,6 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import run_here
 from onetool.cli.discovery import show_result
 from onetool.cli.options import add_json
 from onetool.cli.terminal import CommandOutput
@@ -21,10 +20,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="name of a tool, pack or alias, or search words; an overview by default",
     )
     add_json(parser)
-
-
-def main(options: Namespace) -> int:
-    return run_here(options, execute)
 
 
 async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:

@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onetool.admin.person import Person
     from onetool.core.context import Caller
 
 
@@ -12,6 +13,13 @@ def make_caller(agent: str) -> "Caller":
     from onetool.core.context import Caller
 
     return Caller(agent, is_owner=True, client="cli", session=os.urandom(8).hex())
+
+
+def identify_owner() -> "Person":
+    """Return the person who types commands on this machine: the owner."""
+    from onetool.admin.person import Person
+
+    return Person(user_name(), "owner", transport="cli")
 
 
 def user_name() -> str:

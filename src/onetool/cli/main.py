@@ -1,14 +1,19 @@
 """The entry point of the command line. It imports only the module of the command that it runs.
 
-Each command is a module of this package with `add_arguments(parser)` and `main(options) -> int`. Imports are deferred:
-`onetool tools` does not import the MCP library, and completion imports next to nothing. `onetool.cli.exit_status`
-handles errors and exit statuses.
+Each command is a module of this package with `add_arguments(parser)` and `async execute(app, options, output) -> int`,
+which runs in the shared server if there is one, and else in this process. A module with `LOCAL = True` always runs in
+this process: it asks in the terminal, or creates tokens of scope `owner`. One with `main(options) -> int` instead uses
+no application, or checks its options before one is opened.
+
+Imports are deferred: `onetool tools` does not import the MCP library, and completion imports next to nothing.
+`onetool.cli.exit_status` handles errors and exit statuses.
 """
 
 import importlib
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
+from functools import partial
 from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
@@ -135,8 +140,15 @@ def _overview_parser() -> ArgumentParser:
 
 def command(name: str) -> tuple[ArgumentParser, Callable[[Namespace], int]]:
     """Return the parser and the main function of a command."""
+    from onetool.cli.app_runner import run_here
+
     module = load_command(name)
-    return make_parser(name, module), module.main
+    return make_parser(name, module), getattr(module, "main", None) or partial(run_here, module.execute)
+
+
+def can_be_remote(module: ModuleType) -> bool:
+    """Return whether a command may run in the shared server."""
+    return hasattr(module, "execute") and not getattr(module, "LOCAL", False)
 
 
 def load_command(name: str) -> ModuleType:

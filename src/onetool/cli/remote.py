@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.cli.exit_status import FAILED, LOG_FILE, describe_failure
-from onetool.cli.main import load_command, make_parser
+from onetool.cli.main import COMMANDS, can_be_remote, load_command, make_parser
 from onetool.cli.terminal import (
     CLEAR_LINE,
     DEFAULT_WIDTH,
@@ -29,7 +29,6 @@ from onetool.util.invisible import escape_invisible
 if TYPE_CHECKING:
     from onetool.app import OneTool
 
-COMMANDS = frozenset({"run", "call", "tools", "search", "help"})
 STDOUT = 1
 STDERR = 2
 Send = Callable[[int, str], None]  # sends text to a stream of the client, STDOUT or STDERR
@@ -48,6 +47,8 @@ async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_
     if not argv or argv[0] not in COMMANDS:
         raise NotRemote
     module = load_command(argv[0])
+    if not can_be_remote(module):
+        raise NotRemote
     options = make_parser(argv[0], module, _RemoteParser).parse_args(argv[1:])
     options.usage_error = _reject
     if options.config is not None:

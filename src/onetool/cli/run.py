@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> int:
     options.code = _read_code(options)
-    return run_here(options, execute)
+    return run_here(execute, options)
 
 
 async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:

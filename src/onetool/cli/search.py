@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> int:
     _check(options)  # report usage errors before anything is opened
-    return run_here(options, execute)
+    return run_here(execute, options)
 
 
 async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:

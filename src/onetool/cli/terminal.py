@@ -4,6 +4,7 @@ In a pipe, with NO_COLOR or in a dumb terminal, text is unchanged. Progress is s
 output can be piped.
 """
 
+import json
 import os
 import sys
 import threading
@@ -143,6 +144,14 @@ class CommandOutput:
     def write(self, text: str) -> None:
         """Write the text to standard output."""
         sys.stdout.write(text)
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Write lines to standard output."""
+        self.write("".join(f"{line}\n" for line in lines))
+
+    def write_json(self, data: object, indent: int | None = 2) -> None:
+        """Write data as JSON to standard output."""
+        self.write(json.dumps(data, indent=indent, ensure_ascii=False, default=str) + "\n")
 
     def error(self, text: str) -> None:
         """Write the text to standard error."""

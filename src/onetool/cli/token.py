@@ -1,22 +1,19 @@
 """Manage tokens for HTTP clients. Only their hashes are stored."""
 
-import json
-import os
-import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_actions, add_json
-from onetool.cli.terminal import print_notices
-from onetool.paths import find_directories
-from onetool_child.json_types import JsonObject
+from onetool.cli.terminal import CommandOutput, format_table
+from onetool.util.token_ids import SCOPES
 
 if TYPE_CHECKING:
-    from onetool.transports.http.token_changes import TokenChanges
+    from onetool.admin.tokens import TokenInfo
+    from onetool.app import OneTool
 
-SCOPES = ("use", "approve", "admin", "owner")
+LOCAL = True  # it creates tokens of scope `owner`
 HEADINGS = ("NAME", "AGENT", "SCOPE", "CREATED", "EXPIRES", "LAST USED")
 ACCEPTED = "Running servers accept it within 2 seconds."
 REJECTED = "Running servers reject it within 2 seconds and end its open streams."
@@ -50,86 +47,59 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(create, listing, revoke)
 
 
-def main(options: Namespace) -> int:
-    from onetool.cli.identity import user_name
-    from onetool.cli.signals import blocked_signals
-    from onetool.config.load import load
-    from onetool.config.settings_reader import apply_stored
-    from onetool.state.audit import open_audit_log
-    from onetool.state.opening import open_state
-    from onetool.transports.http.token_changes import TokenChanges
-
-    loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
-    print_notices(loaded.problems)
-    with open_state(loaded) as state, blocked_signals():
-        if options.action == "create":  # for an agent that the settings in the store define
-            loaded = apply_stored(loaded, state.settings.refresh()).require()
-        changes = TokenChanges(loaded.settings, state, user_name(), "cli")
-        if options.action == "list":
-            return _list(changes, options)
-        status = {"create": _create, "revoke": _revoke}[options.action](changes, options)
-        with closing(open_audit_log(loaded, state)) as audit:
-            audit.change(f"token.{options.action}", [options.name], actor=user_name(), transport="cli")
-        return status
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    check_settings(app, output)
+    await {"create": _create, "list": _list, "revoke": _revoke}[options.action](app, options, output)
+    return 0
 
 
-# --- create --------------------------------------------------------------------------------------------------------
-
-
-def _create(changes: "TokenChanges", options: Namespace) -> int:
+async def _create(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
-    from onetool.transports.http.token_changes import TokenRequest
+    from onetool.admin.tokens import TokenDraft, create_token
 
-    new = changes.create(TokenRequest(options.name, options.agent, options.scope, options.expires))
+    draft = TokenDraft.parse({name: getattr(options, name) for name in TokenDraft.model_fields})
+    new = await create_token(app, identify_owner(), draft)
+    place = app.state.tokens.place
     if options.json:
-        entry = {"name": new.name, "agent": new.agent, "scope": new.scope, "expires": new.expires}
-        shown = {**entry, "token": new.token, "file": new.place, "notes": new.notes}
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
-        return 0
-    print(new.token, flush=True)
+        output.write_json({**new.model_dump(exclude={"notes"}), "file": place, "notes": new.notes})
+        return
+    output.write(f"{new.token}\n")
     owner = "of scope approve" if new.scope == "approve" else f"for agent {new.agent}"
     scope = f" and scope {new.scope}" if new.scope in {"admin", "owner"} else ""
     lines = [
-        f"Created token {new.name} {owner}{scope}. It is not shown again; {new.place} stores its hash.",
+        f"Created token {new.name} {owner}{scope}. It is not shown again; {place} stores its hash.",
         f"Clients send it as `Authorization: Bearer TOKEN`. {ACCEPTED}",
         *([f"It expires at {new.expires}."] if new.expires is not None else []),
         *(f"Note: {note}" for note in new.notes),
     ]
-    print("\n".join(lines), file=sys.stderr)
-    return 0
+    output.error("\n".join([*lines, ""]))
 
 
-# --- list ----------------------------------------------------------------------------------------------------------
+async def _list(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+    from onetool.admin.tokens import list_tokens
 
-
-def _list(changes: "TokenChanges", options: Namespace) -> int:
-    tokens = changes.describe_all()
+    tokens = (await list_tokens(app, identify_owner())).tokens
     if options.json:
-        print(json.dumps({"tokens": tokens}, indent=2, ensure_ascii=False))
+        output.write_json({"tokens": [token.model_dump(exclude={"can_revoke"}) for token in tokens]})
     elif not tokens:
-        print("No tokens exist. To create one: onetool token create NAME --agent default")
+        output.write("No tokens exist. To create one: onetool token create NAME --agent default\n")
     else:
-        rows = [HEADINGS, *(_format_row(token) for token in tokens)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return 0
+        output.write_lines(format_table([HEADINGS, *map(_format_row, tokens)]))
 
 
-def _format_row(token: JsonObject) -> tuple[str, ...]:
-    variable = f" (${token['token_env']})" if "token_env" in token else ""
-    expires = f"{token['expires'] or 'never'}{' (expired)' if token['is_expired'] else ''}"
-    names = f"{token['name']}{variable}", token["agent"], token["scope"]
-    return *names, token["created"] or "unknown", expires, token["last_used"] or "never"
+def _format_row(token: "TokenInfo") -> tuple[str, ...]:
+    variable = f" (${token.token_env})" if token.token_env else ""
+    expires = f"{token.expires or 'never'}{' (expired)' if token.is_expired else ''}"
+    created = token.created or "unknown"
+    return f"{token.name}{variable}", token.agent, token.scope, created, expires, token.last_used or "never"
 
 
-# --- revoke --------------------------------------------------------------------------------------------------------
+async def _revoke(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+    from onetool.admin.tokens import revoke_token
 
-
-def _revoke(changes: "TokenChanges", options: Namespace) -> int:
-    place = changes.revoke(options.name)
+    revoked = await revoke_token(app, identify_owner(), options.name)
+    place = app.state.tokens.place
     if options.json:
-        print(json.dumps({"revoked": options.name, "file": place}, indent=2, ensure_ascii=False))
+        output.write_json({**revoked.model_dump(), "file": place})
     else:
-        print(f"Revoked token {options.name} in {place}. {REJECTED}")
-    return 0
+        output.write(f"Revoked token {revoked.revoked} in {place}. {REJECTED}\n")

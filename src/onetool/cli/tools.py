@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.app_runner import check_settings, run_here
+from onetool.cli.app_runner import check_settings
 from onetool.cli.discovery import show_result
 from onetool.cli.identity import user_name
 from onetool.cli.options import add_json
@@ -23,10 +23,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     switch = parser.add_mutually_exclusive_group()
     switch.add_argument("--disable", metavar="NAME", help="disable a tool or a pack, for all clients")
     switch.add_argument("--enable", metavar="NAME", help="enable it again")
-
-
-def main(options: Namespace) -> int:
-    return run_here(options, execute)
 
 
 async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:

@@ -4,7 +4,9 @@ import hashlib
 
 TOKEN_ID_CHARS = 32
 SUBJECT_PREFIX = "jwt_"
-SCOPES = ("use", "approve", "admin", "owner")  # each includes those before it; `approve` itself calls no tools
+ADMIN = "admin"
+OWNER = "owner"
+SCOPES = ("use", "approve", ADMIN, OWNER)  # each includes those before it; `approve` itself calls no tools
 
 
 def includes_scope(scope: str, needed: str) -> bool:

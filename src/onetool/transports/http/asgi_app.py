@@ -34,21 +34,21 @@ from onetool.transports.http.api.settings import SettingsHandlers
 from onetool.transports.http.api.settings_edits import SettingsEdits
 from onetool.transports.http.api.sign_ins import SignInHandlers
 from onetool.transports.http.api.stats import StatsHandlers
-from onetool.transports.http.api.tokens import TokenHandlers
 from onetool.transports.http.api.tools import ToolHandlers
 from onetool.transports.http.auth import AuthMiddleware
 from onetool.transports.http.errors import ErrorBoundary
 from onetool.transports.http.issuers import IssuerDirectory
 from onetool.transports.http.jwt_verifier import JwtVerifier
+from onetool.transports.http.live_tokens import LiveTokens
 from onetool.transports.http.metrics import Metrics
 from onetool.transports.http.request_checks import Bind
 from onetool.transports.http.responses import json_response
+from onetool.transports.http.route_table import ROUTES
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, build_document
 from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.sign_in import BrowserSignIn
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
-from onetool.transports.http.tokens import LiveTokens
 from onetool.transports.run_history import LiveRuns
 from onetool_child.json_types import JsonObject
 
@@ -160,7 +160,7 @@ def _operations(
     yield from AgentHandlers(api, edits, catalog).operations()
     yield from SettingsHandlers(api, edits).operations()
     yield from RequirementHandlers(api, edits).operations()
-    yield from TokenHandlers(api).operations()
+    yield from (route.make_operation(api) for route in ROUTES)
     yield from AuditHandlers(api).operations()
     summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}
     yield Operation("GET", "/metrics", metrics.respond, summary, responses)

@@ -25,6 +25,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from onetool.config.access_tokens import TokenSet
 from onetool.config.model import Auth, RunLimits
 from onetool.core.agents import DEFAULT
 from onetool.logging import Log
@@ -35,12 +36,12 @@ from onetool.transports.http.body_limit import BodyLimiter
 from onetool.transports.http.credential import BEARER_HINT, RequestCredential, unauthorized_error
 from onetool.transports.http.errors import STATUS, ApiError
 from onetool.transports.http.jwt_verifier import JwtVerifier
+from onetool.transports.http.live_tokens import STORE_AWAY
 from onetool.transports.http.request_checks import Bind
 from onetool.transports.http.resource_metadata import METADATA_PATHS, build_challenge
 from onetool.transports.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
-from onetool.transports.http.tokens import STORE_AWAY, TokenSet
 
 SESSION_PATH = "/api/session"
 SIGN_IN_PATH = "/auth/sign-in"

@@ -6,12 +6,12 @@ whose JWT has expired must not block others behind the same address.
 
 from collections.abc import Callable
 
+from onetool.config.access_tokens import TokenSet, hash_token, identify_token
 from onetool.config.model import Token
 from onetool.transports.http.credential import FindToken, RequestCredential, unauthorized_error
 from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
-from onetool.transports.http.tokens import TokenSet, hash_token, identify_token
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
 

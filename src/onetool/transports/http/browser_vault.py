@@ -16,7 +16,7 @@ from onetool.state.memory import EndedSessions, MemoryCounters
 from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.state.storage import Counters, EndedSessionStorage, State
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.tokens import STORE_AWAY
+from onetool.transports.http.live_tokens import STORE_AWAY
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -14,6 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onetool.admin.errors import AdminError
+from onetool.admin.model import camel_case
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.logging import Log
 from onetool.util.invisible import escape_invisible
@@ -58,12 +60,6 @@ CODES = {
 RETRY_SECONDS = {"busy": "1", "rate_limited": "60", "store_unavailable": "2"}  # unless the error says otherwise
 
 
-def camel_case(name: str) -> str:
-    """Return the name as JSON spells it: `bundleID` for `bundle_id`."""
-    first, *rest = name.split("_")
-    return first + "".join({"id": "ID", "ids": "IDs"}.get(word, word.capitalize()) for word in rest)
-
-
 class ApiError(Exception):
     """An error with a status code. The hint is the last line of the message."""
 
@@ -87,6 +83,8 @@ class ApiError(Exception):
 
     @classmethod
     def from_error(cls, error: ToolError) -> "ApiError":
+        if isinstance(error, AdminError):
+            return cls(error.code, error.message, error.details, hint=error.hint)
         fields = dict(error.fields)
         code = fields.pop("code", None)
         wait = fields.pop("retry_after", None)

@@ -54,7 +54,7 @@ class Metrics(Collector):
 
     async def respond(self, request: Request) -> Response:
         self._tool_count = await run_in_thread(len, self._app.registry)
-        return Response(self.text(identity.visible_agent(request)), media_type=MEDIA_TYPE)
+        return Response(self.text(identity.get_person(request).visible_agent), media_type=MEDIA_TYPE)
 
     def text(self, agent: str | None = None) -> str:
         """Return the metrics of one agent or of all."""

@@ -3,27 +3,44 @@
 Names are snake_case here and camelCase in JSON. A response has every field, except `absent` fields that are empty.
 """
 
-import re
-from operator import not_
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import (
-    AfterValidator,
     AliasChoices,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     RootModel,
-    ValidationError,
     WithJsonSchema,
     create_model,
 )
-from pydantic.json_schema import GenerateJsonSchema
-from starlette.requests import Request
 
+from onetool.admin.errors import AdminError
+from onetool.admin.model import (
+    BUNDLE_IDS,
+    DEFAULT_PAGE_SIZE,
+    LIST_DESCRIPTION,
+    MAX_NUMBER,
+    MAX_PAGE_SIZE,
+    SIZE_DESCRIPTION,
+    ApiModel,
+    Count,
+    Flag,
+    Ids,
+    Milliseconds,
+    Moments,
+    Number,
+    PageQuery,
+    Query,
+    Size,
+    Tags,
+    Text,
+    Time,
+    absent,
+    take_single,
+)
 from onetool.backends.http_tool.impl import HttpImpl
-from onetool.bundles import rules
 from onetool.bundles.difference import Part
 from onetool.bundles.model import (
     Bundle,
@@ -32,11 +49,8 @@ from onetool.bundles.model import (
     Moment,
     PythonImpl,
     StoredTool,
-    Tag,
     ToolDraft,
-    check_depth,
     is_none,
-    to_bundle_error,
 )
 from onetool.bundles.secret_bindings import SecretUse, normalize_origin
 from onetool.core.schema import ANY_OBJECT
@@ -47,64 +61,14 @@ from onetool.state.run_records import CallState, RunState
 from onetool.stats.history import State as RunListState
 from onetool.stats.summary import PERIODS, StatsSummary
 from onetool.transports.http.api.catalog import Kind
-from onetool.transports.http.errors import STATUS, ApiError, camel_case
-from onetool.util.time_format import parse_time
-from onetool.util.validation_text import describe_problem
+from onetool.transports.http.errors import STATUS
 from onetool_child.data import FORMATS
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
-DEFAULT_PAGE_SIZE = 25
-MAX_PAGE_SIZE = 256
 DEFAULT_LINES = 100
-MAX_NUMBER = 10**15
 ALL_TIME = "all"
 
 
-def absent(default: Any = "", description: str | None = None) -> Any:
-    """Return a field that is omitted from the response if it is empty."""
-    return Field(default=default, exclude_if=not_, description=description)
-
-
-class ApiSchemas(GenerateJsonSchema):
-    """JSON Schema without titles."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
-        return False
-
-
-class _Parameters(ApiSchemas):
-    """JSON Schema for query parameters: an optional one may be omitted but is never null."""
-
-    def nullable_schema(self, schema: Any) -> JsonObject:
-        return self.generate_inner(schema["schema"])
-
-
-class ApiModel(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=camel_case,
-        defer_build=True,
-        extra="forbid",
-        from_attributes=True,
-        json_schema_serialization_defaults_required=True,
-        validate_by_name=True,
-        validate_by_alias=True,
-    )
-
-    @classmethod
-    def parse(cls, body: JsonMapping) -> Self:
-        """Validate a request body."""
-        check_depth(body)
-        try:
-            return cls.model_validate(dict(body))
-        except ValidationError as error:
-            raise to_bundle_error(error) from None
-
-    def as_json(self) -> JsonObject:
-        return self.model_dump(mode="json", by_alias=True)
-
-
-Count = Annotated[int, Field(ge=0)]
-Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"})]
 Permissions = list[Literal["read", "write", "exec", "network"]]
 
 
@@ -116,98 +80,6 @@ class ErrorBody(ApiModel):
 
 class ErrorResponse(ApiModel):
     error: ErrorBody
-
-
-# --- queries -------------------------------------------------------------------------------------------------------
-
-
-def take_single(values: list[str]) -> str:
-    """Return the value of a parameter that must not be repeated."""
-    if len(values) > 1:
-        raise ValueError(f"given {len(values)} times, expected once")
-    return values[0]
-
-
-def _parse_number(values: list[str]) -> int:
-    text = take_single(values)
-    if not (text.isascii() and text.isdecimal()) or not text.strip("0"):
-        raise ValueError(f"{text!r} is not a positive integer")
-    return int(text) if len(text) <= len(str(MAX_NUMBER)) else MAX_NUMBER
-
-
-def _parse_flag(values: list[str]) -> bool:
-    text = take_single(values)
-    if text not in {"true", "false"}:
-        raise ValueError(f"invalid boolean {text!r} (expected true or false)")
-    return text == "true"
-
-
-def _parse_milliseconds(values: list[str]) -> float:
-    text = take_single(values)
-    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII):
-        raise ValueError(f"{text!r} is not a number of milliseconds")
-    return float(text)
-
-
-def _parse_moment(values: list[str]) -> float:
-    text = take_single(values)
-    try:
-        return parse_time(text)
-    except (ValueError, OverflowError):
-        raise ValueError(f"invalid time {text!r} (expected RFC 3339, such as 2027-01-31T12:00:00Z)") from None
-
-
-def _check_tag(text: str) -> str:
-    if problem := rules.tags_problem([text]):
-        raise ValueError(problem)
-    return text
-
-
-def _split(values: list[str]) -> list[str]:
-    return [item for text in values for item in text.split(",")]
-
-
-Text = Annotated[str, BeforeValidator(take_single)]
-Flag = Annotated[bool, BeforeValidator(_parse_flag)]
-Number = Annotated[int, BeforeValidator(_parse_number), WithJsonSchema({"type": "integer", "minimum": 1})]
-Size = Annotated[Number, AfterValidator(lambda size: min(size, MAX_PAGE_SIZE))]
-Milliseconds = Annotated[
-    float | None, BeforeValidator(_parse_milliseconds), WithJsonSchema({"type": "number", "minimum": 0})
-]
-Moments = Annotated[
-    float | None, BeforeValidator(_parse_moment), WithJsonSchema({"type": "string", "format": "date-time"})
-]
-Ids = Annotated[list[Id], BeforeValidator(_split)]
-Tags = Annotated[list[Annotated[Tag, AfterValidator(_check_tag)]], BeforeValidator(_split)]
-SIZE_DESCRIPTION = f"Maximum number of items (up to {MAX_PAGE_SIZE})"
-LIST_DESCRIPTION = "repeated or comma-separated"
-BUNDLE_IDS = Field(default=None, description=f"Only these bundles; {LIST_DESCRIPTION}")
-
-
-class Query(ApiModel):
-    """The query parameters of a request, each a list of values. Unknown parameters are rejected before."""
-
-    model_config = ConfigDict(extra="ignore", validate_by_name=False)
-    ALIASES: ClassVar[tuple[str, ...]] = ()  # other names that are accepted
-
-    @classmethod
-    def parameters(cls) -> JsonObject:
-        return cls.model_json_schema(by_alias=True, schema_generator=_Parameters)
-
-    @classmethod
-    def of(cls, request: Request) -> Self:
-        query = request.query_params
-        try:
-            return cls.model_validate({name: query.getlist(name) for name in query})
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            name = str(first["loc"][0])
-            raise ApiError("invalid", f"{name}: {describe_problem(first)}", {"parameter": name}) from None
-
-
-class PageQuery(Query):
-    page_size: Size = Field(default=DEFAULT_PAGE_SIZE, description=SIZE_DESCRIPTION)
-    page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
 
 
 class StoredQuery(PageQuery):
@@ -230,11 +102,11 @@ class StoredToolsQuery(StoredQuery):
     ALIASES = ("pageSize",)
 
     @classmethod
-    def of(cls, request: Request) -> Self:
-        if {"pageSize", "recommendedPageSize"} <= request.query_params.keys():
+    def read(cls, values: Mapping[str, list[str]]) -> Self:
+        if {"pageSize", "recommendedPageSize"} <= values.keys():
             message = "pageSize and recommendedPageSize are aliases: send only one"
-            raise ApiError("invalid", message, {"parameter": "pageSize"})
-        return super().of(request)
+            raise AdminError("invalid", message, {"parameter": "pageSize"})
+        return super().read(values)
 
 
 class StoredSearchQuery(StoredQuery):
@@ -442,14 +314,16 @@ class CompletionList(ApiModel):
 class RequirementsBody(ApiModel):
     """Hosts and secrets that imported tools need. Values of secrets are stored and never shown."""
 
-    hosts: Annotated[list[str], Field(max_length=100, description="Hosts to add to http.allowedHosts")] = []
+    hosts: Annotated[list[str], Field(max_length=100, description="Hosts to add to http.allowedHosts")] = Field(
+        default=[]
+    )
     secrets: Annotated[
         dict[str, Annotated[str, Field(min_length=1, max_length=20_000)]],
         Field(max_length=100, description="Values by the names of secrets"),
-    ] = {}
+    ] = Field(default={})
     secret_uses: Annotated[
         list[SecretUseKey], Field(max_length=100, description="Secrets that tools may send; needs scope `owner`")
-    ] = []
+    ] = Field(default=[])
 
 
 class RequirementsResult(ApiModel):

@@ -1,10 +1,10 @@
-"""Models of the records that people look at: tokens, spending, errors, the audit log and connected clients."""
+"""Models of the records that people look at: spending, errors, the audit log and connected clients."""
 
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from onetool.transports.http.models import (
+from onetool.admin.model import (
     SIZE_DESCRIPTION,
     ApiModel,
     Count,
@@ -16,50 +16,7 @@ from onetool.transports.http.models import (
     absent,
     take_single,
 )
-from onetool.transports.http.token_changes import Scope
 from onetool_child.json_types import JsonObject
-
-
-class TokenInfo(ApiModel):
-    """A token without its value, which is not stored."""
-
-    name: str
-    agent: str
-    scope: str
-    created: str | None
-    expires: str | None
-    is_expired: bool
-    last_used: str | None
-    token_env: str = absent("", "Environment variable of the server with the value")
-    can_revoke: bool = Field(description="Whether the caller may revoke it")
-
-
-class TokenList(ApiModel):
-    tokens: list[TokenInfo]
-    agents: list[str] = Field(description="Agents for which tokens can be created")
-    scopes: list[str] = Field(description="Scopes that the caller may give to a new token")
-
-
-class TokenDraft(ApiModel):
-    name: Annotated[str, Field(max_length=64, description="Name, such as laptop")]
-    agent: Annotated[str, Field(max_length=200, description="Agent of clients that use the token")] = "default"
-    scope: Scope = Field(default="use", description="What the token may do; `owner` only with the command line")
-    expires: Annotated[str, Field(max_length=10)] | None = Field(
-        default=None, description="Time after which the token is rejected, such as 12h or 30d"
-    )
-
-
-class CreatedToken(ApiModel):
-    name: str
-    agent: str
-    scope: str
-    expires: str | None
-    token: str = Field(description="The token, which is not shown again")
-    notes: list[str]
-
-
-class RevokedToken(ApiModel):
-    revoked: str
 
 
 class SpendingQuery(Query):

@@ -1,6 +1,7 @@
 """REST operations: each has a route and an entry in the OpenAPI document, built from its models.
 
-Handlers read request bodies themselves, because other errors take precedence over those of the body.
+`ActionRoute` makes those of actions. Other handlers read request bodies themselves, because other errors take
+precedence over those of the body.
 """
 
 import re
@@ -20,10 +21,14 @@ from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from pydantic import BaseModel
     from pydantic.json_schema import JsonSchemaMode
 
-    from onetool.transports.http.models import Query
+    from onetool.admin.model import Query
+
+    Q = TypeVar("Q", bound=Query)
 
 JSON_MEDIA_TYPE = "application/json"
 TEXT: JsonObject = {"type": "string"}
@@ -83,6 +88,12 @@ class Operation:
         return await self.handler(request)
 
 
+def read_query(kind: "type[Q]", request: Request) -> "Q":
+    """Return the query parameters of a request."""
+    query = request.query_params
+    return kind.read({name: query.getlist(name) for name in query})
+
+
 @cache
 def _list_parameters(query: "type[Query] | None") -> Sequence[str]:
     return tuple(query.parameters()["properties"]) if query else ()
@@ -95,7 +106,8 @@ def build_document(operations: Iterable[Operation], path_schemas: Mapping[str, J
     """Return the OpenAPI document. `path_schemas` has the schemas of path parameters by name."""
     from pydantic.json_schema import models_json_schema
 
-    from onetool.transports.http.models import ApiSchemas, ErrorResponse
+    from onetool.admin.model import ApiSchemas
+    from onetool.transports.http.models import ErrorResponse
 
     all_operations = tuple(operations)
     models = dict.fromkeys((pair for operation in all_operations for pair in _models(operation)), None) | {

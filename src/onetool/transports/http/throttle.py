@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import StorageError
 from onetool.state.storage import Counters
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.tokens import STORE_AWAY
+from onetool.transports.http.live_tokens import STORE_AWAY
 from onetool.util.clock_watch import Clock
 
 MAX_FAILURES = 20

@@ -33,7 +33,7 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition, merge_patch
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.transports.http.routing import Operation, ResponseSpec, read_query
 from onetool_child.json_types import JsonMapping, JsonObject
 
 ROOT = "/api/agents"
@@ -122,7 +122,7 @@ class AgentHandlers:
         return await self._list_tools(request, await self._check_draft(request, body.settings))
 
     async def _list_tools(self, request: Request, check: PermissionCheck) -> Response:
-        query = AgentToolsQuery.of(request)
+        query = read_query(AgentToolsQuery, request)
         if query.decision not in {"", "allow", "ask", "deny"}:
             raise ApiError("invalid", f"decision: {query.decision!r} is not one of allow, ask, deny")
         await self._catalog.refresh()
@@ -139,7 +139,7 @@ class AgentHandlers:
         name = str(request.path_params["name"])
         if draft is None:
             return PermissionCheck(self._api.app, self._name(request))
-        identity.require_scope(request, MANAGE, "checking a draft")
+        identity.get_person(request).require(MANAGE, "checking a draft")
         agents = {"agents": {name: draft}}
         agent: Agent = await self._api.run_in_thread(lambda: validate_settings(agents).agents[name])
         return PermissionCheck(self._api.app, name, agent)
@@ -147,7 +147,7 @@ class AgentHandlers:
     # --- editing --------------------------------------------------------------------------------------------------
 
     async def change(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "changing agents")
+        identity.get_person(request).require(MANAGE, "changing agents")
         body = await self._api.parse(request, SettingsPatch.parse)
         name = str(request.path_params["name"])
 
@@ -160,7 +160,7 @@ class AgentHandlers:
         return self._api.respond(await self._edits.edit(request, plan))
 
     async def remove(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "removing agents")
+        identity.get_person(request).require(MANAGE, "removing agents")
         name = self._name(request)
 
         def plan(editor: SettingsEditor) -> PlannedEdit:
@@ -175,8 +175,8 @@ class AgentHandlers:
 
 def _require_visible(request: Request) -> str | None:
     """Return the only agent that the caller may see; None for all. Raise for requests without a token or session."""
-    identity.require_scope(request, "use", "reading agents")
-    return identity.visible_agent(request)
+    identity.get_person(request).require("use", "reading agents")
+    return identity.get_person(request).visible_agent
 
 
 def _to_values(agent: Agent) -> JsonObject:

@@ -45,7 +45,7 @@ class ApprovalHandlers:
         yield Operation("POST", path, self.decide, summary, decided, body=DecisionRequest, errors=errors)
 
     async def list_approvals(self, request: Request) -> Response:
-        identity.require_scope(request, SCOPE, "reading approvals")
+        identity.get_person(request).require(SCOPE, "reading approvals")
         if events.wants_events(request):
             return EventStream(self._stream, ends_with_server=True)
         found = await self._api.run_in_thread(self._list_waiting)
@@ -69,7 +69,7 @@ class ApprovalHandlers:
         return await self._api.run_in_thread(self._api.app.state.runs.version)
 
     async def decide(self, request: Request) -> Response:
-        by = identity.require_scope(request, SCOPE, "approving calls")
+        by = identity.get_person(request).require(SCOPE, "approving calls")
         body = await self._api.parse(request, DecisionRequest.parse)
         run_id = str(request.path_params["runID"])
         try:

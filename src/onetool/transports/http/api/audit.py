@@ -14,7 +14,7 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.runs import JSON_LINES
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.record_models import AuditList, AuditPageQuery, AuditQuery, AuditRecord
-from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, read_query
 from onetool_child.data import text as to_json_text
 from onetool_child.json_types import JsonMapping
 
@@ -38,8 +38,8 @@ class AuditHandlers:
         yield Operation("GET", path, self.export, summary, lines, AuditQuery)
 
     async def list_records(self, request: Request) -> Response:
-        identity.require_scope(request, SCOPE, "reading the audit log")
-        query = AuditPageQuery.of(request)
+        identity.get_person(request).require(SCOPE, "reading the audit log")
+        query = read_query(AuditPageQuery, request)
         if query.page_token and not POSITION.fullmatch(query.page_token):
             message = "pageToken: expected the nextPageToken of the previous page"
             raise ApiError("invalid", message, {"parameter": "pageToken"})
@@ -49,8 +49,8 @@ class AuditHandlers:
         return await self._api.run_in_thread(lambda: self._api.respond(found))
 
     async def export(self, request: Request) -> Response:
-        identity.require_scope(request, SCOPE, "reading the audit log")
-        criteria = build_filter(AuditQuery.of(request))
+        identity.get_person(request).require(SCOPE, "reading the audit log")
+        criteria = build_filter(read_query(AuditQuery, request))
         first = await self._read(criteria, None, EXPORT_RECORDS)
 
         async def send() -> AsyncIterator[bytes]:

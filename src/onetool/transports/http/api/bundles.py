@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.person import check_settings
 from onetool.bundles import BundleStore, store_errors
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
 from onetool.bundles.owner_marks import list_marks, list_names
@@ -21,7 +22,7 @@ from onetool.transports.http.invoke import OUTCOME, invoke
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import BundlesQuery, StoredSearchQuery, StoredToolsQuery
 from onetool.transports.http.responses import build_precondition, conditional_response, stored_response
-from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.transports.http.routing import Operation, ResponseSpec, read_query
 from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ class BundleHandlers:
     # --- bundles -----------------------------------------------------------------------------------------------
 
     async def list_bundles(self, request: Request) -> Response:
-        query = BundlesQuery.of(request)
+        query = read_query(BundlesQuery, request)
 
         def read(store: BundleStore) -> Response:
             page = store.list_bundles(
@@ -224,7 +225,7 @@ class BundleHandlers:
     # --- all bundles ------------------------------------------------------------------------------------------
 
     async def list_tools(self, request: Request) -> Response:
-        query = StoredToolsQuery.of(request)
+        query = read_query(StoredToolsQuery, request)
         context = identity.build_context(request, self._app)
         await self._app.discover(set())  # loads functions without waiting for upstream servers
 
@@ -245,7 +246,7 @@ class BundleHandlers:
         return await self._read(read)
 
     async def search(self, request: Request) -> Response:
-        query = StoredSearchQuery.of(request)
+        query = read_query(StoredSearchQuery, request)
         context = identity.build_context(request, self._app)
         await self._app.discover(set())
 
@@ -290,7 +291,7 @@ class BundleHandlers:
         return await self._api.run_in_thread(lambda: source.add_problems(source.apply_state(tool)))
 
     async def _read(self, work: Callable[[BundleStore], T]) -> T:
-        self._api.check_settings()
+        check_settings(self._api.app)
         return await self._api.run_in_thread(lambda: work(self._store))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.person import check_settings
 from onetool.transports.http import identity
 from onetool.transports.http.api import events
 from onetool.transports.http.api.catalog import ToolCatalog
@@ -29,7 +30,7 @@ class ChangeHandlers:
 
     async def stream(self, request: Request) -> Response:
         identity.build_context(request, self._api.app)  # raises if the agent is unknown
-        self._api.check_settings()
+        check_settings(self._api.app)
         return EventStream(self._watch, ends_with_server=True)
 
     async def _watch(self, feed: Feed) -> None:

@@ -36,7 +36,7 @@ class ClientHandlers:
         yield Operation("DELETE", path, self.disconnect, "Disconnect a client", ended, errors=errors)
 
     async def list_clients(self, request: Request) -> Response:
-        identity.require_scope(request, SCOPE, "reading the connected clients")
+        identity.get_person(request).require(SCOPE, "reading the connected clients")
         own = [_describe_http(client) for client in self._mcp.list_clients()]
         return self._api.respond(ConnectedClientList(clients=[*own, *await self._list_local()]))
 
@@ -48,7 +48,7 @@ class ClientHandlers:
         return [_describe_local(client) for client in status.get("clients", ())]
 
     async def disconnect(self, request: Request) -> Response:
-        by = identity.require_scope(request, SCOPE, "disconnecting clients")
+        by = identity.get_person(request).require(SCOPE, "disconnecting clients")
         wanted = str(request.path_params["clientID"])
         client = next((each for each in self._mcp.list_clients() if each.id == wanted), None)
         local = next((each for each in await self._list_local() if each.id == wanted), None) if client is None else None

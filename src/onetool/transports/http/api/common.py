@@ -11,18 +11,17 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.person import check_settings
 from onetool.app import OneTool
 from onetool.state.audit import Facts
 from onetool.transports.http import identity
-from onetool.transports.http.auth import ACTOR, get_agent
-from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
 from onetool.transports.run_history import LiveRuns
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.transports.http.models import ApiModel
+    from onetool.admin.model import ApiModel
 
 T = TypeVar("T")
 # separate, because writers may wait for another process and readers never do
@@ -50,13 +49,11 @@ class Api:
 
         The block updates the yielded facts with what it changed.
         """
-        self.check_change(request)
-        state = request.scope["state"]
+        person = identity.get_person(request)
+        person.require_change(self.app)
+        check_settings(self.app)
         names = map(str, request.path_params.values())
-        agent = "owner" if state["agent"] is None else f"agent {state['agent']}"
-        counted = "" if identity.has_scope(request, "admin") else get_agent(request.scope)
-        source = {"actor": state.get(ACTOR) or agent, "transport": "http", "agent": counted}
-        async with self.app.audit.changing(action, names, **source, frees_space=request.method == "DELETE") as facts:
+        async with person.changing(self.app, action, names, frees_space=request.method == "DELETE") as facts:
             yield facts
 
     async def write(self, request: Request, action: str, work: Callable[[Facts], T]) -> T:
@@ -81,14 +78,3 @@ class Api:
 
     def respond(self, model: "ApiModel") -> Response:
         return json_response(self.to_json(model))
-
-    def check_settings(self) -> None:
-        """Raise if the settings are invalid: data would be stored in the wrong place."""
-        error = self.app.config_error
-        if error is not None:
-            raise ApiError("busy", f"invalid configuration; fix it to continue:\n{error}")
-
-    def check_change(self, request: Request) -> None:
-        """Raise if the caller lacks the permission for changes or the settings are invalid."""
-        identity.require_write_permission(request, self.app)
-        self.check_settings()

@@ -14,7 +14,7 @@ from onetool.transports.http import identity
 from onetool.transports.http.api.catalog import CatalogFilter, ToolCatalog
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.models import CompletionList, CompletionsQuery, NameCompletion
-from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.transports.http.routing import Operation, ResponseSpec, read_query
 
 PATH = "/api/completions"
 MAX_NAMES = 50
@@ -33,7 +33,7 @@ class CompletionHandlers:
         yield Operation("GET", PATH, self.complete, summary, found, CompletionsQuery, errors=errors)
 
     async def complete(self, request: Request) -> Response:
-        prefix = CompletionsQuery.of(request).prefix
+        prefix = read_query(CompletionsQuery, request).prefix
         context = identity.build_context(request, self._api.app)
         await self._catalog.refresh()
         return await self._api.run_in_thread(lambda: self._api.respond(self._find(prefix, context)))

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.person import check_settings
 from onetool.bundles import BundleStore, archive, importer
 from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult
@@ -26,7 +27,7 @@ from onetool.transports.http.body_limit import MAX_IMPORT_BYTES
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.models import DifferenceView, ImportedBundle, ImportQuery, SecretUseInfo
 from onetool.transports.http.responses import build_precondition, compute_etag, json_response
-from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT, Operation, ResponseSpec
+from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT, Operation, ResponseSpec, read_query
 from onetool_child.json_types import JsonObject
 
 ZIP = "application/zip"
@@ -67,8 +68,9 @@ class ImportHandlers:
         )
 
     async def import_bundle(self, request: Request) -> Response:
-        self._api.check_change(request)
-        query = ImportQuery.of(request)
+        identity.get_person(request).require_change(self._api.app)
+        check_settings(self._api.app)
+        query = read_query(ImportQuery, request)
         content = await self._fetch(request, query.url) if query.url else await request.body()
         check = build_precondition(request.headers)
         if query.dry_run:
@@ -145,7 +147,7 @@ class ImportHandlers:
         return self._api.to_json(response)
 
     async def export_bundle(self, request: Request) -> Response:
-        self._api.check_settings()
+        check_settings(self._api.app)
         bundle_id = str(request.path_params["bundleID"])
         context = identity.build_context(request, self._api.app)
         await self._api.app.bundles.refresh()

@@ -28,7 +28,7 @@ class PreviewHandlers:
         yield Operation("POST", PATH, self.preview, summary, result, body=PreviewBody, errors=("permission_denied",))
 
     async def preview(self, request: Request) -> Response:
-        identity.require_write_permission(request, self._api.app)
+        identity.get_person(request).require_change(self._api.app)
         body = await self._api.parse(request, PreviewBody.parse)
         return await self._api.run_in_thread(lambda: self._api.respond(_build(body)))
 

@@ -37,7 +37,7 @@ class RequirementHandlers:
         yield Operation("POST", PATH, self.add, summary, result, body=RequirementsBody, errors=errors)
 
     async def add(self, request: Request) -> Response:
-        identity.require_scope(request, "admin", "allowing hosts and storing secrets")
+        identity.get_person(request).require("admin", "allowing hosts and storing secrets")
         body = await self._api.parse(request, RequirementsBody.parse)
         _check_names(body)
         uses = [use.to_use() for use in body.secret_uses]

@@ -14,7 +14,7 @@ from onetool.transports.http.auth import get_agent, get_token_id
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.models import ResultWindow, WindowQuery
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.routing import BYTES, Operation, ResponseSpec
+from onetool.transports.http.routing import BYTES, Operation, ResponseSpec, read_query
 
 MAX_LINES = 10_000
 MAX_CHARACTERS = 1_000_000
@@ -40,7 +40,7 @@ class ResultHandlers:
         yield Operation("GET", "/api/media/{handle}", self.media, "Get an image or audio file", content, errors=errors)
 
     async def window(self, request: Request) -> Response:
-        query = WindowQuery.of(request)
+        query = read_query(WindowQuery, request)
         handle = str(request.path_params["handle"])
         limit = min(query.limit, MAX_CHARACTERS if query.unit == "chars" else MAX_LINES)
 

@@ -46,7 +46,7 @@ from onetool.transports.http.models import (
     Timeline,
 )
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, read_query
 from onetool.transports.run_history import to_ms
 from onetool.util.time_format import in_utc
 from onetool_child.data import text as to_json_text
@@ -101,7 +101,7 @@ class RunHandlers:
         return EventStream(send_result)
 
     async def _run(self, run_request: RunRequest, request: Request, listener: "_RunListener") -> JsonObject:
-        caller = identity.get_caller(request)
+        caller = identity.get_person(request).caller
         app = self._api.app
         channel = ClientChannel(request_id=request.scope["state"]["request_id"], listener=listener.on_event)
         output = RunOutput(channel)
@@ -127,7 +127,7 @@ class RunHandlers:
 
     async def activity(self, request: Request) -> Response:
         """Stream the recent runs, then all events from now on."""
-        visible = identity.visible_runs(request)
+        visible = identity.get_person(request).visible_runs
         live_runs = self._api.live_runs
 
         self._api.app.audit.on_record = partial(live_runs.publish_change, "audit")
@@ -161,8 +161,8 @@ class RunHandlers:
     # --- lists ------------------------------------------------------------------------------------------------------
 
     async def list_runs(self, request: Request) -> Response:
-        query = RunListQuery.of(request)
-        visible = identity.visible_runs(request)
+        query = read_query(RunListQuery, request)
+        visible = identity.get_person(request).visible_runs
         after = parse_position(query.page_token)
         criteria = build_filter(query, **visible)
         page = await read_page(self._api, criteria, after, query.page_size, **visible)
@@ -187,8 +187,8 @@ class RunHandlers:
         return lines
 
     async def export(self, request: Request) -> Response:
-        visible = identity.visible_runs(request)
-        criteria = build_filter(RunFilterQuery.of(request), **visible)
+        visible = identity.get_person(request).visible_runs
+        criteria = build_filter(read_query(RunFilterQuery, request), **visible)
         sees_all = visible["agent"] is None
 
         async def send() -> AsyncIterator[bytes]:
@@ -206,7 +206,7 @@ class RunHandlers:
         return "".join(f"{to_json_text(self._api.to_json(each))}\n" for each in timelines).encode("utf-8", "replace")
 
     async def show(self, request: Request) -> Response:
-        run_id, visible = str(request.path_params["runID"]), identity.visible_runs(request)
+        run_id, visible = str(request.path_params["runID"]), identity.get_person(request).visible_runs
         if run_id.startswith("r_"):
             return await self._api.run_in_thread(lambda: self._api.respond(self._describe_durable(run_id, **visible)))
         live = self._api.live_runs.find(run_id, **visible)

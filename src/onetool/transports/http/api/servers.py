@@ -71,7 +71,7 @@ class ServerHandlers:
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def list_servers(self, request: Request) -> Response:
-        identity.require_scope(request, READ, "reading servers")
+        identity.get_person(request).require(READ, "reading servers")
         app = self._api.app
         await asyncio.gather(*map(self._load_cached, app.settings.servers))
         items = await self._api.run_in_thread(
@@ -81,7 +81,7 @@ class ServerHandlers:
         return await self._api.run_in_thread(lambda: self._api.respond(found))
 
     async def show(self, request: Request) -> Response:
-        identity.require_scope(request, READ, "reading servers")
+        identity.get_person(request).require(READ, "reading servers")
         return await self._respond(self._name(request))
 
     async def _respond(self, name: str) -> Response:
@@ -166,7 +166,7 @@ class ServerHandlers:
 
     async def _begin(self, request: Request, action: str, purpose: str) -> str:
         """Return the name of the server, and record what is about to be done."""
-        actor = identity.require_scope(request, MANAGE, purpose)
+        actor = identity.get_person(request).require(MANAGE, purpose)
         name = self._name(request)
         self._api.app.audit.change(action, [name], actor=actor, transport="http")
         return name
@@ -177,7 +177,7 @@ class ServerHandlers:
     # --- editing --------------------------------------------------------------------------------------------------
 
     async def add(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "adding servers")
+        identity.get_person(request).require(MANAGE, "adding servers")
         body = await self._api.parse(request, ServerAddition.parse)
         if (body.text is None) == (body.settings is None) or (body.settings is None) != (body.name is None):
             raise ApiError("invalid", "expected either `text`, or `name` and `settings`")
@@ -197,7 +197,7 @@ class ServerHandlers:
         return self._api.respond(edited.model_copy(update={"notes": result.notes, "missing": result.missing}))
 
     async def change(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "changing servers")
+        identity.get_person(request).require(MANAGE, "changing servers")
         body = await self._api.parse(request, SettingsPatch.parse)
         name = self._name(request)
 
@@ -209,7 +209,7 @@ class ServerHandlers:
         return self._api.respond(await self._edits.edit(request, plan))
 
     async def remove(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "removing servers")
+        identity.get_person(request).require(MANAGE, "removing servers")
         name = self._name(request)
 
         def plan(editor: SettingsEditor) -> PlannedEdit:

@@ -75,7 +75,7 @@ class SettingsHandlers:
     # --- history --------------------------------------------------------------------------------------------------
 
     async def list_history(self, request: Request) -> Response:
-        identity.require_scope(request, READ, "reading changes of settings")
+        identity.get_person(request).require(READ, "reading changes of settings")
         if events.wants_events(request):
             return EventStream(self._stream, ends_with_server=True)
         return await self._api.run_in_thread(lambda: self._api.respond(self._read_history()))
@@ -105,7 +105,7 @@ class SettingsHandlers:
                 await feed.wait_until_sent()
 
     async def undo(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "undoing changes of settings")
+        identity.get_person(request).require(MANAGE, "undoing changes of settings")
         change_id = str(request.path_params["changeID"])
 
         def plan(editor: SettingsEditor) -> PlannedEdit:
@@ -118,13 +118,13 @@ class SettingsHandlers:
     # --- hosts ----------------------------------------------------------------------------------------------------
 
     async def show_hosts(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "reading settings")
+        identity.get_person(request).require(MANAGE, "reading settings")
         item = await self._api.run_in_thread(lambda: self._edits.open_editor().find(*HOSTS_KEY))
         hosts = list(self._api.app.settings.http.allowed_hosts)
         return self._api.respond(AllowedHostsEntry(hosts=hosts, etag=item.etag))
 
     async def set_hosts(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "changing hosts")
+        identity.get_person(request).require(MANAGE, "changing hosts")
         body = await self._api.read(await RequestBody.from_request(request), AllowedHosts.parse)
 
         def plan(editor: SettingsEditor) -> PlannedEdit:
@@ -136,7 +136,7 @@ class SettingsHandlers:
     # --- secrets --------------------------------------------------------------------------------------------------
 
     async def list_secrets(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "reading names of secrets")
+        identity.get_person(request).require(MANAGE, "reading names of secrets")
         found = await self._api.run_in_thread(lambda: self._edits.open_editor().list_secrets())
         users = await map_secret_users(self._api.app)
         secrets = [
@@ -155,7 +155,7 @@ class SettingsHandlers:
         return self._api.respond(SecretList(secrets=secrets, uses=uses))
 
     async def set_secret(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "setting secrets")
+        identity.get_person(request).require(MANAGE, "setting secrets")
         body = await self._api.read(await RequestBody.from_request(request), SecretValue.parse)
         name = str(request.path_params["name"])
         check_secret_name(name)
@@ -164,13 +164,13 @@ class SettingsHandlers:
         return self._api.respond(result)
 
     async def set_use(self, request: Request) -> Response:
-        identity.require_scope(request, "owner", "allowing tools to send secrets")
+        identity.get_person(request).require("owner", "allowing tools to send secrets")
         body = await self._api.read(await RequestBody.from_request(request), SecretUseInfo.parse)
         plan = partial(plan_secret_use, use=body.to_use(), is_allowed=body.is_allowed)
         return self._api.respond(await self._edits.edit(request, plan))
 
     async def delete_secret(self, request: Request) -> Response:
-        identity.require_scope(request, MANAGE, "deleting secrets")
+        identity.get_person(request).require(MANAGE, "deleting secrets")
         name = str(request.path_params["name"])
 
         def plan(editor: SettingsEditor) -> PlannedEdit:

@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from onetool.admin.person import check_settings
 from onetool.editing.attempts import Plan, make_edit
 from onetool.editing.edit_history import HistoryEntry
 from onetool.editing.planned_edit import EditConflict, PlannedEdit, SettingsItem
@@ -16,6 +17,7 @@ from onetool.transports.http.admin_models import EditQuery, EditResult, Settings
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.auth import SCOPE
 from onetool.transports.http.errors import ApiError
+from onetool.transports.http.routing import read_query
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -50,13 +52,13 @@ class SettingsEdits:
         return self.open_reader().find(section, name)
 
     def _check_editable(self) -> None:
-        self.api.check_settings()
+        check_settings(self.api.app)
         if not self.api.app.reader.has_files:
             raise ApiError("read_only", "a program passed the settings, so they cannot be edited here")
 
     async def edit(self, request: Request, plan: Plan) -> EditResult:
         """Plan an edit, check the caller's rights, and write it unless the caller asks for the difference only."""
-        actor = identity.require_scope(request, ADMIN, "changing settings")
+        actor = identity.get_person(request).require(ADMIN, "changing settings")
         state = request.scope["state"]
         self._check_editable()
 
@@ -71,7 +73,7 @@ class SettingsEdits:
                     self.api.app.audit,
                     actor=actor,
                     transport=TRANSPORT,
-                    is_dry_run=EditQuery.of(request).dry_run,
+                    is_dry_run=read_query(EditQuery, request).dry_run,
                     check=check,
                     limiter=self.api.readers,
                 )

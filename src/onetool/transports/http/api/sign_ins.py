@@ -34,7 +34,7 @@ from onetool.transports.http.models import (
 )
 from onetool.transports.http.request_checks import LOCAL_NAMES
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.transports.http.routing import Operation, ResponseSpec, read_query
 
 if TYPE_CHECKING:
     from onetool_child.json_types import JsonObject
@@ -70,7 +70,7 @@ class SignInHandlers:
         return [Route(CALLBACK_PATH, self.receive_callback), Route(CLIENT_PATH, self.get_client_document)]
 
     async def list_sign_ins(self, request: Request) -> Response:
-        identity.require_scope(request, SCOPE, "reading sign-ins")
+        identity.get_person(request).require(SCOPE, "reading sign-ins")
         app = self._api.app
         agent = get_agent(request.scope)
         found = list[ServerSignIn]()
@@ -86,7 +86,7 @@ class SignInHandlers:
         return self._api.respond(ServerSignInList(sign_ins=found))
 
     async def start(self, request: Request) -> Response:
-        by = identity.require_scope(request, SCOPE, "signing in to servers")
+        by = identity.get_person(request).require(SCOPE, "signing in to servers")
         body = await self._api.parse(request, SignInRequest.parse)
         wanted = await self._identify(request, body.account)
         app = self._api.app
@@ -103,8 +103,8 @@ class SignInHandlers:
         return json_response(SignInStarted(url=pending.url).as_json(), headers={"set-cookie": header + is_secure})
 
     async def sign_out(self, request: Request) -> Response:
-        by = identity.require_scope(request, SCOPE, "signing out of servers")
-        wanted = await self._identify(request, SignOutQuery.of(request).account)
+        by = identity.get_person(request).require(SCOPE, "signing out of servers")
+        wanted = await self._identify(request, read_query(SignOutQuery, request).account)
         is_ended = await self._api.app.sign_ins.sign_out(wanted)
         self._api.app.audit.change("sign_in.ended", [wanted.label], actor=by, transport="http")
         return self._api.respond(SignOut(signed_out=is_ended))

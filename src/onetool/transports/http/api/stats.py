@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from onetool.admin.model import ApiModel, camel_case
 from onetool.checks.fixes import apply_fix
 from onetool.errors import StorageError, ToolError
 from onetool.runner.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED, is_isolated
@@ -17,8 +18,8 @@ from onetool.stats.summary import summarize
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.runs import list_states, read
-from onetool.transports.http.errors import ApiError, camel_case
-from onetool.transports.http.models import ApiModel, Health, Statistics, StatisticsQuery
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.models import Health, Statistics, StatisticsQuery
 from onetool.transports.http.record_models import (
     ErrorGroup,
     ErrorGroupList,
@@ -28,7 +29,7 @@ from onetool.transports.http.record_models import (
     SpendingQuery,
     SpendingRow,
 )
-from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, read_query
 from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class StatsHandlers:
         yield Operation("GET", "/readyz", self.ready, "Check that the server can run code", ready)
 
     async def stats(self, request: Request) -> Response:
-        query = StatisticsQuery.of(request)
-        agent = identity.visible_agent(request)
+        query = read_query(StatisticsQuery, request)
+        agent = identity.get_person(request).visible_agent
         try:
             return await self._api.run_in_thread(lambda: self._api.respond(self._summary(query, agent)))
         except StorageError:  # written by a newer OneTool
@@ -80,8 +81,8 @@ class StatsHandlers:
         return Statistics.model_validate({**values, "is_enabled": enabled, "problem": problem})
 
     async def spending(self, request: Request) -> Response:
-        query = SpendingQuery.of(request)
-        visible = identity.visible_runs(request)
+        query = read_query(SpendingQuery, request)
+        visible = identity.get_person(request).visible_runs
         if query.month and not MONTH.fullmatch(query.month):
             raise ApiError("invalid", f"month: {query.month!r} is not a month, such as 2027-01", {"parameter": "month"})
         rows = list[Spending]()
@@ -90,7 +91,7 @@ class StatsHandlers:
         return self._api.respond(SpendingList(spending=[_build_spending(row) for row in rows]))
 
     async def errors(self, request: Request) -> Response:
-        visible = identity.visible_runs(request)
+        visible = identity.get_person(request).visible_runs
         groups = list[FailureGroup]()
         for states in list_states(self._api, sees_all=visible["agent"] is None):
             groups += await read(self._api, states, history.list_failures, *visible.values()) or ()
@@ -102,7 +103,7 @@ class StatsHandlers:
         return self._api.respond(Health.model_validate({camel_case(name): value for name, value in values.items()}))
 
     async def fix(self, request: Request) -> Response:
-        by = identity.require_scope(request, "admin", "making fixes")
+        by = identity.get_person(request).require("admin", "making fixes")
         wanted = (await self._api.parse(request, FixRequest.parse)).fix
         findings = (await self._api.app.health())["findings"]
         if wanted not in {finding.get("fix") for finding in findings}:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.person import check_settings
 from onetool.bundles.model import StoredTool, Switch
 from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.bundles.paging import PageTokens
@@ -40,7 +41,7 @@ from onetool.transports.http.models import (
     UnlistedServer,
 )
 from onetool.transports.http.responses import build_precondition, compute_etag, conditional_response, json_response
-from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.transports.http.routing import Operation, ResponseSpec, read_query
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
@@ -83,7 +84,7 @@ class ToolHandlers:
     # --- a list ------------------------------------------------------------------------------------------------
 
     async def list_tools(self, request: Request) -> Response:
-        query = ToolsQuery.of(request)
+        query = read_query(ToolsQuery, request)
         context = identity.build_context(request, self._api.app)
         await self._catalog.refresh()
         version = self._catalog.version
@@ -142,7 +143,7 @@ class ToolHandlers:
 
     def _details(self, request: Request, tool: Tool) -> JsonObject:
         state = self._api.app.state
-        agent = identity.visible_agent(request)
+        agent = identity.get_person(request).visible_agent
         state.recorder.flush()  # include calls that just ended
         details = ToolDetails(
             **_common_fields(tool),
@@ -169,7 +170,7 @@ class ToolHandlers:
         return sorted(map(source.apply_state, found), key=attrgetter("modified_at"))
 
     async def call(self, request: Request) -> Response:
-        self._api.check_settings()
+        check_settings(self._api.app)
 
         async def check() -> None:
             tool = await self._catalog.find(_get_name(request), identity.build_context(request, self._api.app))

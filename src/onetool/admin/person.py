@@ -1,0 +1,108 @@
+"""Who does something: the user of the command line, or the sender of a request, and what this person may do.
+
+A request without a token comes from the local machine (`onetool.transports.http.auth` rejects all others) and acts as
+the owner of runs and stored tools, without a scope. A token identifies one agent: it sees only its own runs and
+activity, and the statistics of its agent. Tokens of the scopes `approve`, `admin` and `owner` see those of all.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from onetool.admin.errors import AdminError
+from onetool.app import OneTool
+from onetool.core.agents import DEFAULT
+from onetool.core.context import Caller, Permission
+from onetool.errors import ToolError
+from onetool.state.audit import Facts
+from onetool.util.token_ids import OWNER, includes_scope
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person or program. `scope` is that of its token or session; without one, it is empty.
+
+    `agent` is None for the owner and for requests of the local machine without a token.
+    """
+
+    name: str = ""
+    scope: str = ""
+    agent: str | None = None
+    token_id: str = ""
+    transport: str = "http"
+
+    def has_scope(self, needed: str) -> bool:
+        return includes_scope(self.scope, needed)
+
+    def require(self, needed: str, purpose: str) -> str:
+        """Return the name for the audit log. Raise unless the person has a token or a session of this scope."""
+        if not self.has_scope(needed):
+            details = {"required": needed, "scope": self.scope or None}
+            message = f"{purpose} needs a token of scope '{needed}' or the admin UI, signed in"
+            raise AdminError("forbidden", message, details)
+        return self.name
+
+    @property
+    def agent_name(self) -> str:
+        """The agent of calls; the owner uses the default agent."""
+        return DEFAULT if self.agent is None else self.agent
+
+    @property
+    def visible_agent(self) -> str | None:
+        """The agent whose runs, activity and statistics the person may see; None sees all."""
+        return None if self.has_scope("approve") else self.agent
+
+    @property
+    def visible_runs(self) -> dict[str, str | None]:
+        """Whose runs the person may see, as the arguments `agent` and `actor`; None sees all.
+
+        A token of scope `use` sees its own runs, not those of other tokens of its agent.
+        """
+        agent = self.visible_agent
+        return {"agent": agent, "actor": None if agent is None else self.name}
+
+    @property
+    def caller(self) -> Caller:
+        """The caller of tools."""
+        is_owner = self.visible_agent is None
+        return Caller(
+            self.agent_name, is_owner=is_owner, token_id=self.token_id, actor=self.name, client=self.transport
+        )
+
+    def require_change(self, app: OneTool) -> None:
+        """Raise if the person may not change stored tools or enable and disable tools: permissions, then the policy."""
+        if self.agent is not None and not self.has_scope(OWNER):
+            _check_agent(app, self.agent)
+
+    def changing(
+        self, app: OneTool, action: str, names: Iterable[str], *, frees_space: bool = False
+    ) -> AbstractAsyncContextManager[Facts]:
+        """Record a change in the audit log while the block runs. The block adds to the facts what it changed."""
+        actor = self.name or ("owner" if self.agent is None else f"agent {self.agent}")
+        agent = "" if self.has_scope("admin") else self.agent_name
+        return app.audit.changing(
+            action, names, actor=actor, transport=self.transport, agent=agent, frees_space=frees_space
+        )
+
+
+def check_settings(app: OneTool) -> None:
+    """Raise if the settings are invalid: data would be stored in the wrong place."""
+    if app.config_error is not None:
+        raise AdminError("busy", f"invalid configuration; fix it to continue:\n{app.config_error}")
+
+
+def _check_agent(app: OneTool, name: str) -> None:
+    """Raise if an agent may not make changes."""
+    try:
+        context = app.runs.open_context(Caller(name))
+    except ToolError as error:  # the token's agent was removed from the settings
+        raise AdminError("permission_denied", error.message) from None
+    if Permission.WRITE not in context.permissions:
+        line = context.explain_permissions(frozenset({Permission.WRITE}))
+        message = f"agent '{name}' may not make changes: it lacks the permission 'write'"
+        details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
+        raise AdminError("permission_denied", message, details, hint=f"add this to onetool.yaml: {line}")
+    policy, _ = app.agents.get_policy(name)
+    if reason := policy.explain_denied_changes():
+        message = f"agent '{name}' may not make changes: {reason}"
+        raise AdminError("permission_denied", message, {"reason": reason}, hint="use a token of scope 'owner'")
