@@ -1,4 +1,4 @@
-"""What people can do: one function for each, which REST and the command line share.
+"""The functions for what people can do, one for each thing, which REST and the command line share.
 
 A function of this package with the decorator `action` takes the application, the person and the input, and returns a
 model. `action` says what the person needs, so that there is one rule for who may do what. REST routes are in

@@ -1,4 +1,4 @@
-"""Who does something: the user of the command line, or the sender of a request, and what this person may do.
+"""The person who does something, at the command line or with a request, and what this person may do.
 
 A request without a token comes from the local machine (`onetool.transports.http.auth` rejects all others) and acts as
 the owner of runs and stored tools, without a scope. A token identifies one agent: it sees only its own runs and
@@ -54,7 +54,7 @@ class Person:
 
     @property
     def visible_runs(self) -> dict[str, str | None]:
-        """Whose runs the person may see, as the arguments `agent` and `actor`; None sees all.
+        """The owners of the runs that the person may see, as the arguments `agent` and `actor`; None sees all.
 
         A token of scope `use` sees its own runs, not those of other tokens of its agent.
         """

@@ -11,8 +11,9 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
+from onetool.admin.errors import AdminError
+from onetool.admin.precondition import Precondition
 from onetool.bundles.model import Bundle, StoredTool
-from onetool.transports.http.errors import ApiError
 from onetool_child.data import text
 from onetool_child.json_types import JsonObject
 
@@ -53,26 +54,23 @@ def conditional_response(data: Any, request_headers: Headers) -> Response:
     return Response(_encode(data), 200, headers, MEDIA_TYPE)
 
 
+def read_precondition(request_headers: Headers) -> Precondition:
+    unexpected = _parse_etags(request_headers, "if-none-match", is_weak_allowed=True)
+    return Precondition(_parse_etags(request_headers, "if-match"), unexpected)
+
+
 def build_precondition(request_headers: Headers) -> Callable[[Bundle | StoredTool | JsonObject | None], None]:
     """Return a function that checks `If-Match` and `If-None-Match` of a write."""
-    expected = _parse_etags(request_headers, "if-match")
-    unexpected = _parse_etags(request_headers, "if-none-match", is_weak_allowed=True)
+    precondition = read_precondition(request_headers)
 
     def check(current: Bundle | StoredTool | JsonObject | None) -> None:
         tag = None if current is None else compute_etag(current if isinstance(current, dict) else current.as_json())
-        if expected and (tag is None or not _matches_any(_stable_part(tag), map(_stable_part, expected))):
-            raise _precondition_error("If-Match", tag)
-        if unexpected and tag is not None and _matches_any(_stable_part(tag), map(_stable_part, unexpected)):
-            raise _precondition_error("If-None-Match", tag)
+        if header := precondition.find_failed(tag):
+            state = "it does not exist" if tag is None else f"its ETag is {tag} now"
+            message = f"precondition {header} failed: {state}"
+            raise AdminError("precondition_failed", message, {"etag": tag}, hint="read it again, then retry the change")
 
     return check
-
-
-def _precondition_error(header: str, tag: str | None) -> ApiError:
-    state = "it does not exist" if tag is None else f"its ETag is {tag} now"
-    message = f"precondition {header} failed: {state}"
-    hint = "read it again, then retry the change"
-    return ApiError("precondition_failed", message, {"etag": tag}, hint=hint)
 
 
 def compute_etag(data: Any) -> str:
@@ -80,10 +78,6 @@ def compute_etag(data: Any) -> str:
         return f'"{_digest(data)}"'
     stable = {key: value for key, value in data.items() if key not in VOLATILE_FIELDS}
     return f'"{_digest(stable)}-{_digest([data.get(key) for key in sorted(VOLATILE_FIELDS)])}"'
-
-
-def _stable_part(tag: str) -> str:
-    return tag.strip('"').partition("-")[0]
 
 
 def _parse_etags(request_headers: Headers, name: str, *, is_weak_allowed: bool = False) -> list[str]:

@@ -17,6 +17,7 @@ from onetool.transports.http.admin_models import EditQuery, EditResult, Settings
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.auth import SCOPE
 from onetool.transports.http.errors import ApiError
+from onetool.transports.http.responses import read_precondition
 from onetool.transports.http.routing import read_query
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
@@ -101,15 +102,12 @@ class SettingsEdits:
 
 def check_precondition(request: Request, item: SettingsItem) -> None:
     """Raise EditConflict if `If-Match` or `If-None-Match` of the request does not hold for the entry."""
-    expected, unexpected = (
-        [tag.strip() for line in request.headers.getlist(name) for tag in line.split(",") if tag.strip()]
-        for name in ("if-match", "if-none-match")
-    )
-    if expected and (item.etag is None or not {item.etag, "*"} & set(expected)):
-        state = "it was removed" if item.etag is None else "it has changed"
-        raise EditConflict(f"{item.section}.{item.name}: {state} since you read it", item)
-    if unexpected and item.etag is not None and {item.etag, "*"} & set(unexpected):
-        raise EditConflict(f"{item.section}.{item.name} exists", item)
+    match read_precondition(request.headers).find_failed(item.etag):
+        case "If-Match":
+            state = "it was removed" if item.etag is None else "it has changed"
+            raise EditConflict(f"{item.section}.{item.name}: {state} since you read it", item)
+        case "If-None-Match":
+            raise EditConflict(f"{item.section}.{item.name} exists", item)
 
 
 def merge_patch(old: Any, patch: Any) -> Any:
