@@ -119,7 +119,8 @@ class SessionKind(BaseKind):
         return is_complete(self.store.get(handle, [key]).get(key), self.value)
 
     def close(self) -> None:
-        self.store.close()
+        if isinstance(self.store, SessionStore):
+            self.store.close()
 
 
 class Statistics(BaseKind):

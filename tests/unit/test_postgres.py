@@ -14,13 +14,13 @@ from tests.support import eventually
 from onetool.config.model import Output, Token
 from onetool.errors import CallRejected, StorageError, ToolError
 from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.leases import Leases
 from onetool.state.migrations import migrate, read_version
 from onetool.state.postgres_database import Database
 from onetool.state.postgres_state import PostgresState
 from onetool.state.roles import render_grants
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.state.schema import MIGRATIONS, VERSION, Migration
-from onetool.state.sealed_rows import Leases
 from onetool.state.storage import CredentialKey
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32

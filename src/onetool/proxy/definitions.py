@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import ArgumentError, ToolError
-from onetool.state.documents import DocumentDatabase, Documents
+from onetool.state.documents import Documents
+from onetool.state.sqlite_database import StateDatabase
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping
 
@@ -150,7 +151,7 @@ class ToolLists:
 
     def __init__(
         self,
-        database: DocumentDatabase,
+        database: StateDatabase,
         redact: Callable[[str], str] = str,
         clock: Clock = time.time,
     ) -> None:

@@ -36,7 +36,6 @@ class BaseState:
         self.shapes.close()
         self.search.close()
         self.runs.close()
-        self.sessions.close()
 
     def __enter__(self) -> Self:
         return self

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onetool.errors import ToolError
 from onetool.state.documents import VALUES, StoreUnavailable
 from onetool.state.keys import load_key
+from onetool.state.leases import Leases
 from onetool.state.migrations import compare_version
 from onetool.state.postgres_database import Database
-from onetool.state.sealed_rows import Leases
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -1,11 +1,9 @@
 """Counts of uses and sums, in SQLite or PostgreSQL: rate limits and budgets."""
 
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
 
-from onetool.state.sqlite_database import SqliteDatabase, Transaction
+from onetool.state.sqlite_database import SqliteDatabase, StateDatabase
 from onetool.util.clock_watch import Clock
 
 VERSION = 1
@@ -34,28 +32,17 @@ UPDATE counters SET used = CASE WHEN used + :difference < 0 THEN 0 ELSE used + :
 RESET = "DELETE FROM counters WHERE substr(name, 1, ?) = ?"
 
 
-class CounterDatabase(Protocol):
-    """A database with the tables `rates` and `counters`."""
-
-    def select(self, query: str, *values: Any) -> list[tuple[Any, ...]]: ...
-    def transaction(self) -> AbstractContextManager[Transaction]: ...
-    def changing(self, kind: str, name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]: ...
-
-
 class CounterFile(SqliteDatabase):
     """Counters of processes that share a file. A power failure may lose the last ones."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file, SCHEMA, VERSION)
 
-    def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:  # noqa: ARG002
-        return self.transaction()
-
 
 class CounterTables:
     """The counters in a database. If it cannot be used, every check raises StorageError."""
 
-    def __init__(self, database: CounterDatabase, clock: Clock = time.time) -> None:
+    def __init__(self, database: StateDatabase, clock: Clock = time.time) -> None:
         self._database = database
         self._clock = clock
         self._deleted_at = float("-inf")

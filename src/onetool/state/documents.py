@@ -5,13 +5,11 @@ A document that is deleted leaves a row, so that its version never decreases. Po
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from onetool.errors import StorageError
-from onetool.state.sqlite_database import SqliteDatabase, Transaction
+from onetool.state.sqlite_database import SqliteDatabase, StateDatabase
 from onetool.util.background import SQLITE_SUFFIXES
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import NewerVersion
@@ -41,27 +39,6 @@ ALL = "all"  # the name of the only document of a kind
 T = TypeVar("T")
 
 
-class ContentSealer(Protocol):
-    def seal(self, value: bytes, about: bytes) -> bytes: ...
-    def open(self, sealed: bytes, about: bytes) -> bytes: ...
-
-
-class DocumentDatabase(Protocol):
-    """A database with the table `documents`."""
-
-    place: str
-
-    def select(self, query: str, *values: Any) -> list[tuple[Any, ...]]: ...
-    def changing(self, kind: str, name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:
-        """Begin a transaction. Until its end, nobody else changes this document."""
-        ...
-
-    def load_sealer(self, key: str) -> ContentSealer: ...
-    def missing_error(self, kind: str, name: str) -> StorageError | None:
-        """Return the error for a missing document, if it cannot be missing."""
-        ...
-
-
 class Documents:
     """The documents of one kind. Methods block.
 
@@ -69,7 +46,7 @@ class Documents:
     deleted although it is required, raises StorageError.
     """
 
-    def __init__(self, database: DocumentDatabase, kind: str, key: str = VALUES, *, is_announced: bool = True) -> None:
+    def __init__(self, database: StateDatabase, kind: str, key: str = VALUES, *, is_announced: bool = True) -> None:
         self.kind = kind
         self.place = database.place
         self._database = database
@@ -122,13 +99,13 @@ class Documents:
 
     def load(self) -> None:
         """Load the key, before a transaction that would wait for it, and before required documents are read."""
-        assert self._sealer is not None
+        self._database.load_sealer(self._key)
 
     def seal(self, name: str, version: int, content: bytes) -> bytes:
-        return self._sealer.seal(content, describe_document(self.kind, name, version))
+        return self._database.load_sealer(self._key).seal(content, describe_document(self.kind, name, version))
 
     def open(self, name: str, version: int, sealed: bytes) -> bytes:
-        return self._sealer.open(sealed, describe_document(self.kind, name, version))
+        return self._database.load_sealer(self._key).open(sealed, describe_document(self.kind, name, version))
 
     def _read(self, name: str, row: tuple[int, bytes] | None) -> bytes:
         if row is not None:
@@ -147,10 +124,6 @@ class Documents:
             message = f"cannot read {self.place}: {self.kind} {name} is damaged"
             raise StorageError(message, hint="restore it from a backup", code=STORAGE) from None
 
-    @cached_property
-    def _sealer(self) -> ContentSealer:
-        return self._database.load_sealer(self._key)
-
 
 class DocumentFile(SqliteDatabase):
     """The documents of one directory, in a file for its owner only."""
@@ -158,20 +131,10 @@ class DocumentFile(SqliteDatabase):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / DIRECTORY / "documents.db", SCHEMA, VERSION)
 
-    def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:
-        """Begin a transaction, which survives a power failure if readers depend on it."""
-        return self.transaction(is_durable=is_announced)
-
     def _check(self, database: "Connection") -> None:
         """Reject views and triggers, which only somebody else adds: reading an endless view would never end."""
         if database.execute(FOREIGN_CODE).fetchone() is not None:
             raise self.damage_error("it contains views or triggers")
-
-    def load_sealer(self, _key: str) -> ContentSealer:
-        return NotSealed()
-
-    def missing_error(self, _kind: str, _name: str) -> StorageError | None:
-        return None
 
 
 class DocumentCache(DocumentFile):
@@ -187,16 +150,6 @@ class DocumentCache(DocumentFile):
             return super()._connect(uri)
         except NewerVersion as error:
             raise self.damage_error(error.message) from None
-
-
-class NotSealed:
-    """Content as it is: whoever can write the file can read a key beside it."""
-
-    def seal(self, value: bytes, _about: bytes) -> bytes:
-        return value
-
-    def open(self, sealed: bytes, _about: bytes) -> bytes:
-        return sealed
 
 
 def describe_document(kind: str, name: str, version: int) -> bytes:

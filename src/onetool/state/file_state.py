@@ -144,10 +144,12 @@ class FileState(BaseState):
         self.shapes = Shapes(statistics)
         self.search = Search(self._data / "cache")
         self.runs = RunStore(directories.private)
-        self.sessions = SessionStore(directories.private)
+        sessions = SessionStore(directories.private)
+        self.sessions = sessions
         places = (directories.data, directories.private, directories.user)
         self._files = {place: DocumentFile(place) for place in places}  # often the same place
         self._cache = DocumentCache(self._data / "cache")
+        self._databases = [*self._files.values(), self._cache, sessions.database]
         data, private, user = (self._files[place] for place in places)
         self.snippets = SavedSnippets(private, private)
         self.disabled_tools = DisabledTools(data, data)
@@ -168,8 +170,8 @@ class FileState(BaseState):
 
     def close(self) -> None:
         super().close()
-        for file in (*self._files.values(), self._cache):
-            file.close()
+        for database in self._databases:
+            database.close()
 
     def wait(self, _seconds: float) -> bool:
         return True

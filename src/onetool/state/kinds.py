@@ -9,7 +9,8 @@ from typing import Any, Self
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.disabled_tools import EVERYTHING, OWNER_MARK
-from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentDatabase, DocumentFile, Documents
+from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentFile, Documents
+from onetool.state.sqlite_database import StateDatabase
 from onetool.util.problem import STORAGE, Problem
 
 MODEL_USAGE = "model usage"  # the kind of the documents with the tokens of each day
@@ -22,7 +23,7 @@ class DisabledTools:
     If it cannot be read, everything is disabled, because a person may have disabled any of them.
     """
 
-    def __init__(self, database: DocumentDatabase, changes: ChangeNumbers) -> None:
+    def __init__(self, database: StateDatabase, changes: ChangeNumbers) -> None:
         self._documents = Documents(database, "disabled")
         self._names = Cached(changes, "disabled", self._read)
         self.problem: Problem | None = None
@@ -87,7 +88,7 @@ class DisabledTools:
 class SavedSnippets:
     """The saved snippets of all agents, in one document. Changes of replicas are known within two seconds."""
 
-    def __init__(self, database: DocumentDatabase, changes: ChangeNumbers) -> None:
+    def __init__(self, database: StateDatabase, changes: ChangeNumbers) -> None:
         self._documents = Documents(database, "snippets")
         self._snippets = Cached(changes, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
 
@@ -138,7 +139,7 @@ def _parse_snippets(document: Any) -> tuple[SavedSnippet, ...]:
 class LastUses:
     """When each token was last used."""
 
-    def __init__(self, database: DocumentDatabase, clock: Callable[[], float]) -> None:
+    def __init__(self, database: StateDatabase, clock: Callable[[], float]) -> None:
         self._documents = Documents(database, "token use", is_announced=False)
         self._clock = clock
 

@@ -4,6 +4,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from onetool.util.atomic import replacing
 from onetool.util.locks import try_lock
@@ -11,6 +12,8 @@ from onetool.util.locks import try_lock
 
 class Owners:
     """The processes of a directory. `own_id` identifies this one, which is alive from `hold` until `close`."""
+
+    may_be_lost: ClassVar[bool] = False
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

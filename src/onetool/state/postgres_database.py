@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
 from onetool.errors import StorageError, ToolError
@@ -96,12 +96,21 @@ class Statements:
 class Database:
     """The database of a URL. Nothing is opened before it is needed. Methods block: call them in a thread."""
 
+    row_lock: ClassVar[str] = "FOR UPDATE"
+    claim_lock: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
+    size_query: ClassVar[str] = (
+        "SELECT (SELECT coalesce(sum(octet_length(sealed)), 0) FROM runs) "
+        "+ (SELECT coalesce(sum(octet_length(sealed)), 0) FROM calls)"
+    )
+
     def __init__(self, url: str, key: str = "") -> None:
         self.url = url
         self.key = key
         self.place = describe_url(url)
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._opening = threading.Lock()
+        self._sealers: dict[str, Sealer] = {}
+        self._loading = threading.Lock()
         self._used: WeakKeyDictionary[Connection[Any], float] = WeakKeyDictionary()
         self._busy: dict[int, tuple[Connection[Any], float]] = {}
         self._is_checked = False
@@ -110,13 +119,21 @@ class Database:
 
     @contextmanager
     def transaction(
-        self, *, is_read_only: bool = False, is_durable: bool = True, search_path: str = ""
+        self,
+        *,
+        kind: str = "",
+        is_read_only: bool = False,
+        is_durable: bool = True,
+        is_announced: bool = False,
+        search_path: str = "",
     ) -> Iterator[Statements]:
         """Execute statements in one transaction. Raise StoreUnavailable if the server is away.
 
         Without `is_durable`, it survives the end of this process at once, and a crash of the database after 0.6 s.
         """
-        with self.errors(), self._connection() as connection:
+        if kind:
+            self.load_sealer(kind)  # before the transaction, which would wait for it
+        with self.storage_errors(), self._connection() as connection:
             statements = Statements(connection, self)
             begin = ["BEGIN ISOLATION LEVEL REPEATABLE READ" if is_read_only else "BEGIN"]
             begin += [] if is_durable else ["SET LOCAL synchronous_commit = off"]
@@ -124,6 +141,8 @@ class Database:
             statements.execute("; ".join(begin))  # one round trip
             try:
                 yield statements
+                if is_announced:
+                    statements.notify(kind)
                 statements.execute("COMMIT")
             except BaseException:
                 with suppress(Exception):  # the connection is lost, and the transaction with it
@@ -140,23 +159,29 @@ class Database:
                 transaction.announce(kind)
 
     def load_sealer(self, key: str) -> "Sealer":
-        """Return the sealer with the key of this name."""
+        """Return the sealer with the key of this name, which is read once."""
         from onetool.state.keys import load_sealer
 
-        return load_sealer(self, key)
+        with self._loading:
+            if key not in self._sealers:
+                self._sealers[key] = load_sealer(self, key)
+            return self._sealers[key]
 
     def missing_error(self, kind: str, name: str) -> StorageError | None:
         from onetool.state.keys import missing_error
 
         return missing_error(kind, name, self.place)
 
+    def vacuum(self) -> None:
+        """Do nothing: PostgreSQL vacuums by itself."""
+
     def select(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with self.errors(), self._connection() as connection, self.watch(connection):
+        with self.storage_errors(), self._connection() as connection, self.watch(connection):
             return connection.execute(translate(query), parameters).fetchall()
 
     def execute(self, statement: str, parameters: Parameters = ()) -> int:
         """Execute one statement and return the number of rows."""
-        with self.errors(), self._connection() as connection, self.watch(connection):
+        with self.storage_errors(), self._connection() as connection, self.watch(connection):
             return connection.execute(translate(statement), parameters).rowcount
 
     def connect(self) -> "Connection[Any]":
@@ -171,7 +196,7 @@ class Database:
 
     def upgrade(self) -> tuple[int, int]:
         """Create or change the tables. Return the old and the new version of the schema."""
-        with self.errors(), self._connect() as connection:
+        with self.storage_errors(), self._connect() as connection:
             return migrate(connection, self.place)
 
     def now(self) -> float:
@@ -203,7 +228,7 @@ class Database:
             pool.close(timeout=2)
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
+    def storage_errors(self) -> Iterator[None]:
         """Raise errors of the database as StorageError, without the password."""
         psycopg = _import()
         from psycopg_pool import PoolClosed, PoolTimeout
@@ -287,7 +312,7 @@ class Database:
         if self._is_checked:
             return
         psycopg = _import()
-        with self.errors(), self._connect() as connection:
+        with self.storage_errors(), self._connect() as connection:
             try:
                 check_version(connection, self.place)
             except ToolError as outdated:

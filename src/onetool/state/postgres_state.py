@@ -24,10 +24,12 @@ from onetool.state.documents import Documents
 from onetool.state.jobs import JobRows
 from onetool.state.keys import load_key
 from onetool.state.kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
+from onetool.state.leases import Leases
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, SharedCredentials, StoredTokenSet
 from onetool.state.result_rows import PartRows
-from onetool.state.sealed_rows import Leases, RunRows, SessionRows
+from onetool.state.run_store import RunTables
+from onetool.state.session_store import SessionTables
 from onetool.state.settings_rows import SettingsRows
 from onetool.state.statistics_rows import StatisticsSchema
 from onetool.state.status import describe_status
@@ -73,8 +75,8 @@ class PostgresState(BaseState):
         statistics = StatisticsSchema(self.database)
         self.recorder = Recorder(statistics)
         self.shapes = Shapes(statistics)
-        self.runs = RunRows(self.database, self._leases, partial(self.changes.number, "runs"), clock=self.database.now)
-        self.sessions = SessionRows(self.database, clock=self.database.now)
+        self.runs = RunTables(self.database, self._leases, self.changes, clock=self.database.now)
+        self.sessions = SessionTables(self.database, clock=self.database.now)
         self.disabled_tools = DisabledTools(self.database, self.changes)
         self.pins = Documents(self.database, "pins")
         self.token_usage = Documents(self.database, MODEL_USAGE, is_announced=False)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from onetool.errors import StorageError
 from onetool.state.changes import Changes
-from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentDatabase, Documents, StoreUnavailable
+from onetool.state.documents import ALL, Cached, ChangeNumbers, Documents, StoreUnavailable
 from onetool.state.keys import BROWSER_SESSIONS
 from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
 from onetool.state.postgres_database import Database
+from onetool.state.sqlite_database import StateDatabase
 from onetool.state.storage import CredentialKey
 from onetool.util.problem import STORAGE, Problem
 
@@ -94,7 +95,7 @@ class StoredTokenSet:
     A document hides the token of the same name in the settings, also if somebody without the key wrote it.
     """
 
-    def __init__(self, database: DocumentDatabase, changes: Changes) -> None:
+    def __init__(self, database: StateDatabase, changes: Changes) -> None:
         self.place = database.place
         self._documents = Documents(database, "tokens")
         self._changes = changes
@@ -169,7 +170,7 @@ class StoredTokenSet:
 class SharedCredentials:
     """Sign-in credentials that replicas share. A document is named by the digest of its key."""
 
-    def __init__(self, database: DocumentDatabase, changes: ChangeNumbers) -> None:
+    def __init__(self, database: StateDatabase, changes: ChangeNumbers) -> None:
         self._documents = Documents(database, "credentials")
         self._changes = changes
         self._written = 0  # the number of changes made here, which are effective at once

@@ -6,11 +6,13 @@ Each row contains a sealed record; its other columns are copies for queries, whi
 import json
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
+from onetool.state.documents import ChangeNumbers
 from onetool.state.owners import Owners
 from onetool.state.run_records import (
     ENDED,
@@ -23,10 +25,11 @@ from onetool.state.run_records import (
     Grant,
     RunState,
 )
-from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
+from onetool.state.sqlite_database import SealedDatabase, StateDatabase, Transaction
 from onetool.util.clock_watch import ClockWatch
 from onetool.util.text import pluralize, quote
 
+KIND: Final = "runs"
 VERSION: Final = 1
 RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
 CHECK_SHARE: Final = 200  # by how much each process may exceed a maximum, as a share of it
@@ -45,6 +48,7 @@ CREATE INDEX sent_calls_permit ON sent_calls (permit)
 """
 INSERT_RUN = "INSERT INTO runs (id, agent, state, owner, expires, sealed) VALUES (?, ?, ?, ?, ?, ?)"
 UPDATE_RUN = "UPDATE runs SET agent = ?, state = ?, owner = ?, expires = ?, sealed = ? WHERE id = ?"
+ANY_RUN = "SELECT 1 FROM runs LIMIT 1"
 SELECT_RUNS = "SELECT id, agent, state, owner, expires, sealed FROM runs"
 SELECT_CALLS = "SELECT run, number, state, sealed FROM calls"
 SELECT_GRANTS = """
@@ -87,6 +91,7 @@ class RunOwners(Protocol):
     """The processes that execute runs: the methods of `Owners`."""
 
     own_id: str
+    may_be_lost: ClassVar[bool]  # whether a process may be taken for dead while it runs
 
     def hold(self) -> None: ...
     def is_alive(self, owner: str) -> bool: ...
@@ -100,21 +105,21 @@ class RunTables:
     `owner` identifies this process. It is alive from its first `put_run` or `claim` until it ends or calls `close`.
     The time 0 as an expiry means never.
 
-    With `has_leases`, a process may be taken for dead while it runs. Then it must not send calls of runs that it lost.
+    A process that may be taken for dead while it runs must not send calls of runs that it lost.
     """
-
-    has_leases = False
 
     def __init__(
         self,
-        database: SealedTables,
+        database: StateDatabase,
         owners: RunOwners,
+        changes: ChangeNumbers,
         *,
         quota: RunQuota = DEFAULT_QUOTA,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
         self._owners = owners
+        self._changes = changes
         self.owner = owners.own_id
         self._quota = quota
         self._clock = clock
@@ -130,7 +135,7 @@ class RunTables:
         A run that is stored keeps its state, reason, owner and outcome.
         """
         calls = list(calls)
-        with self._database.transaction(is_durable=any(call.state is CallState.PENDING for call in calls)) as database:
+        with self._change(is_durable=any(call.state is CallState.PENDING for call in calls)) as database:
             self._owners.hold()
             for known in self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run.id):
                 stored = {name: getattr(known, name) for name in ("state", "reason", "owner", "outcome")}
@@ -147,7 +152,7 @@ class RunTables:
 
     def set_state(self, run_id: str, state: RunState, *, reason: str = "", outcome: str | None = None) -> None:
         """Set the state. A run that has ended keeps its state; its outcome may be added."""
-        with self._database.transaction() as database:
+        with self._change() as database:
             run = self._get_run(database, run_id)
             if (run.state in ENDED and state is not run.state) or self._is_lost(run, state):
                 return
@@ -159,7 +164,7 @@ class RunTables:
 
     def end_runs(self, ended: Iterable[tuple[str, Iterable[DurableCall], RunState]]) -> None:
         """Write the last calls and the final states of runs, in one transaction."""
-        with self._database.transaction() as database:
+        with self._change() as database:
             for run_id, calls, state in ended:
                 for call in calls:
                     self._write_call(database, run_id, call)
@@ -196,7 +201,7 @@ class RunTables:
 
         Return False if the run does not exist or has ended.
         """
-        with self._database.transaction() as database:
+        with self._change() as database:
             if owner == self.owner:
                 self._owners.hold()
             where = f"WHERE id = ? {self._database.claim_lock}"
@@ -211,7 +216,7 @@ class RunTables:
 
         A run of a replica that has ended is halted by one that cannot continue it.
         """
-        if not self.has_leases or run.owner in {"", self.owner}:
+        if not self._owners.may_be_lost or run.owner in {"", self.owner}:
             return False
         return state is not RunState.HALTED or self.is_alive(run.owner)
 
@@ -232,7 +237,7 @@ class RunTables:
 
     def version(self) -> int:
         """Return a number that changes when any process has written. Takes microseconds."""
-        return self._database.version()
+        return self._changes.number(KIND)
 
     # --- calls ------------------------------------------------------------------------------------------------
 
@@ -251,13 +256,13 @@ class RunTables:
         (CallRejected).
         """
         calls = list(calls)
-        with self._database.transaction(is_durable=survives_power_loss) as database:
+        with self._change(is_durable=survives_power_loss) as database:
             query = f"SELECT agent, state, owner FROM runs WHERE id = ? {self._database.row_lock}"  # noqa: S608
             found = database.execute(query, (run_id,)).fetchone()
             if found is None:
                 raise _missing_run(run_id)
             agent, state, owner = found
-            if self.has_leases and owner != self.owner and any(call.state is CallState.SENT for call in calls):
+            if self._owners.may_be_lost and owner != self.owner and any(call.state is CallState.SENT for call in calls):
                 raise CallRejected(f"another replica has continued run {run_id}", run=run_id)
             if state in ENDED and any(call.state in UNSENT for call in calls):
                 raise CallRejected(f"run {run_id} is {state}", run=run_id)
@@ -282,7 +287,7 @@ class RunTables:
         The first answer wins: calls that are no longer pending are left unchanged, and without pending calls no grant
         is stored. An answer after the run has ended or expired changes nothing.
         """
-        with self._database.transaction(is_durable=True) as database:
+        with self._change(is_durable=True) as database:
             run = self._get_run(database, run_id)
             if run.state in ENDED or self._is_past(run.expires):
                 return []
@@ -298,7 +303,7 @@ class RunTables:
 
     def resolve(self, run_id: str, number: int, state: CallState, *, by: str, result: str | None = None) -> bool:
         """Set the state of a call that is `unknown`, as a person says. Return whether it was unknown."""
-        with self._database.transaction(is_durable=True) as database:
+        with self._change(is_durable=True) as database:
             self._get_run(database, run_id)
             found = self._fetch_calls(database, "WHERE run = ? AND number = ? AND state = 'unknown'", run_id, number)
             for call in found:
@@ -324,7 +329,7 @@ class RunTables:
 
     def restore(self, run: DurableRunRecord, calls: Iterable[DurableCall], grants: Iterable[Grant] = ()) -> bool:
         """Store a run as it was in another store. Return False if it is stored already."""
-        with self._database.transaction() as database:
+        with self._change() as database:
             if self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run.id):
                 return False
             database.execute(INSERT_RUN, (run.id, *self._run_columns(run)))
@@ -337,7 +342,7 @@ class RunTables:
 
     def restore_grants(self, grants: Iterable[Grant]) -> None:
         """Store grants for every run of an agent, unless they are stored already."""
-        with self._database.transaction() as database:
+        with self._change() as database:
             for grant in grants:
                 database.execute(f"{INSERT_GRANT} ON CONFLICT DO NOTHING", self._grant_columns(grant))
 
@@ -348,9 +353,9 @@ class RunTables:
 
         After a jump of the clock, nothing is expired or deleted for a while: the clock may be wrong. See `problem`.
         """
-        if not self._clock_watch.is_reliable() or not self._database.exists():
+        if not self._clock_watch.is_reliable() or not self._database.select(ANY_RUN):
             return 0
-        with self._database.transaction() as database:
+        with self._change() as database:
             where = f"WHERE state IN ({_marks(UNANSWERED)}) AND expires > 0 AND expires <= ?"
             where += f" {self._database.claim_lock}"
             expired = self._fetch_runs(database, where, *UNANSWERED, now)
@@ -366,11 +371,14 @@ class RunTables:
         return len(expired) + deleted
 
     def close(self) -> None:
-        """Close the files, and give up the runs of this process."""
-        self._database.close()
+        """Give up the runs of this process."""
         self._owners.close()
 
     # --- rows -------------------------------------------------------------------------------------------------
+
+    def _change(self, *, is_durable: bool = False) -> AbstractContextManager[Transaction]:
+        """Begin a transaction. Decisions of people, which are durable, are announced to all replicas."""
+        return self._database.transaction(kind=KIND, is_durable=is_durable, is_announced=is_durable)
 
     def _run_columns(self, run: DurableRunRecord) -> tuple[Any, ...]:
         return run.agent, run.state, run.owner, run.expires, self._seal(run, f"run {run.id}")
@@ -405,17 +413,17 @@ class RunTables:
         return replace(grant, left=grant.left - uses)
 
     def _seal(self, record: DurableRunRecord | DurableCall | Grant, about: str) -> bytes:
-        sealed = self._database.sealer.seal(_encode(record), about.encode())
+        sealed = self._database.load_sealer(KIND).seal(_encode(record), about.encode())
         self._unchecked_bytes -= len(sealed)
         return sealed
 
     def _open(self, sealed: bytes, about: str) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(self._database.sealer.open(sealed, about.encode()))
+        record: dict[str, Any] = json.loads(self._database.load_sealer(KIND).open(sealed, about.encode()))
         return record
 
     def _compare(self, columns: object, sealed: object, about: str) -> None:
         if columns != sealed:
-            raise self._database.sealing_error(f"{about} was changed in {self._database.place}")
+            raise self._database.load_sealer(KIND).make_error(f"{about} was changed in {self._database.place}")
 
     def _select_runs(self, where: str, *values: object) -> list[DurableRunRecord]:
         return [self._read_run(row) for row in self._database.select(f"{SELECT_RUNS} {where}", *values)]
@@ -532,8 +540,12 @@ class RunStore(RunTables):
         quota: RunQuota = DEFAULT_QUOTA,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        database = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
-        super().__init__(database, Owners(directory / "runs" / "owners"), quota=quota, clock=clock)
+        self._file = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
+        super().__init__(self._file, Owners(directory / "runs" / "owners"), self._file, quota=quota, clock=clock)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _encode(record: DurableRunRecord | DurableCall | Grant) -> bytes:

@@ -25,7 +25,7 @@ class Sealer:
 
         self._cipher = AESGCM(key)
         self._key_name = key_name
-        self._make_error = make_error
+        self.make_error = make_error
 
     @classmethod
     def from_file(cls, file: Path, *, must_exist: bool = False) -> Self:
@@ -45,7 +45,20 @@ class Sealer:
             return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
         except (InvalidTag, ValueError, TypeError):  # too short, or text
             name = about.decode(errors="replace")
-            raise self._make_error(f"{name} was changed, or was not sealed with {self._key_name}") from None
+            raise self.make_error(f"{name} was changed, or was not sealed with {self._key_name}") from None
+
+
+class NotSealed(Sealer):
+    """Leaves values as they are: whoever can write the file can read a key beside it."""
+
+    def __init__(self) -> None:
+        """Use no key."""
+
+    def seal(self, value: bytes, about: bytes) -> bytes:  # noqa: ARG002
+        return value
+
+    def open(self, sealed: bytes, about: bytes) -> bytes:  # noqa: ARG002
+        return sealed
 
 
 def load_key(file: Path, *, must_exist: bool = False) -> bytes:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onetool.errors import ArgumentError, BudgetExceeded, PermissionDenied, StorageError, ToolError
-from onetool.state.sqlite_database import SealedDatabase, SealedTables, Transaction
+from onetool.state.sqlite_database import SealedDatabase, StateDatabase, Transaction
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 
+KIND = "sessions"
 VERSION = 1
 DEFAULT_TTL = 86_400.0  # seconds since the last use
 TOUCH_SHARE = 24  # reads update the time of the last use if this share of the TTL has passed
@@ -64,7 +65,7 @@ class SessionTables:
 
     def __init__(
         self,
-        database: SealedTables,
+        database: StateDatabase,
         ttl: float = DEFAULT_TTL,
         clock: Clock = time.time,
         *,
@@ -79,7 +80,7 @@ class SessionTables:
         """Create an empty session and return its handle. Expired sessions are deleted, unless the clock has jumped."""
         handle = f"s_{secrets.token_hex(16)}"
         owner = (agent, token_id)
-        with self._database.transaction() as database:
+        with self._database.transaction(kind=KIND) as database:
             now = self._clock()
             for statement in DELETE_EXPIRED if self._clock_watch.is_reliable() else ():
                 database.execute(statement, {"before": now - self._ttl})
@@ -121,7 +122,7 @@ class SessionTables:
         """
         for key in values:
             _check_key(key)
-        with self._database.transaction() as database:
+        with self._database.transaction(kind=KIND) as database:
             query = f"{OWNER} {self._database.row_lock}"
             self._check_owner(handle, database.execute(query, (handle,)).fetchall(), agent, token_id)
             wanted = _filter_keys(removed if replaces else [*removed, *values])
@@ -143,7 +144,7 @@ class SessionTables:
     def restore(self, session: tuple[str, str, str, float], values: Mapping[str, SessionValue]) -> bool:
         """Store a session as it was in another store. Return False if it is stored already."""
         handle = session[0]
-        with self._database.transaction() as database:
+        with self._database.transaction(kind=KIND) as database:
             if not database.execute(INSERT_SESSION, session).rowcount:
                 return False
             database.executemany(
@@ -151,15 +152,12 @@ class SessionTables:
             )
         return True
 
-    def close(self) -> None:
-        self._database.close()
-
     def _use(self, handle: str, agent: str, token_id: str) -> None:
         """Check that the session exists and belongs to the caller, and postpone its expiry."""
         used = self._check_owner(handle, self._database.select(OWNER, handle), agent, token_id)
         if self._clock() - used > self._ttl / TOUCH_SHARE:
             # On a full or read-only disk, values can be read until they expire.
-            with suppress(StorageError), self._database.transaction() as database:
+            with suppress(StorageError), self._database.transaction(kind=KIND) as database:
                 database.execute(TOUCH, (self._clock(), handle))
 
     def _check_owner(self, handle: str, rows: list[tuple[str, str, float]], agent: str, token_id: str) -> float:
@@ -174,10 +172,10 @@ class SessionTables:
 
     def _seal(self, handle: str, key: str, value: SessionValue) -> tuple[bytes, int]:
         content = json.dumps([value.labels, value.text]).encode("ascii")
-        return self._database.sealer.seal(content, _name(handle, key)), len(key) + len(value.text)
+        return self._database.load_sealer(KIND).seal(content, _name(handle, key)), len(key) + len(value.text)
 
     def _open(self, handle: str, key: str, sealed: bytes) -> SessionValue:
-        labels, text = json.loads(self._database.sealer.open(sealed, _name(handle, key)))
+        labels, text = json.loads(self._database.load_sealer(KIND).open(sealed, _name(handle, key)))
         return SessionValue(text, tuple(labels))
 
 
@@ -192,8 +190,11 @@ class SessionStore(SessionTables):
         *,
         steady: Clock = read_steady_clock,
     ) -> None:
-        database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
-        super().__init__(database, ttl, clock, steady=steady)
+        self.database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
+        super().__init__(self.database, ttl, clock, steady=steady)
+
+    def close(self) -> None:
+        self.database.close()
 
 
 def _name(handle: str, key: str) -> bytes:

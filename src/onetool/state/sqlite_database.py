@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any, ClassVar, Protocol
 
 from onetool.errors import StorageError
-from onetool.state.sealing import Sealer, sealing_error, sync_directory
+from onetool.state.sealing import NotSealed, Sealer, sealing_error, sync_directory
 from onetool.util.atomic import replacing
 from onetool.util.background import exclusive
 from onetool.util.problem import STORAGE, Location
@@ -45,24 +45,38 @@ class Transaction(Protocol):
     def executemany(self, statement: str, parameters: Any, /) -> object: ...
 
 
-class SealedTables(Protocol):
-    """A database with sealed values: the methods of `SealedDatabase`."""
+class StateDatabase(Protocol):
+    """A database in SQLite or PostgreSQL. Both have the same tables."""
 
     place: str
-    row_lock: ClassVar[str]
-    claim_lock: ClassVar[str]
-    size_query: ClassVar[str]  # for the bytes that are used
+    row_lock: ClassVar[str]  # the end of a query that locks its rows
+    claim_lock: ClassVar[str]  # the same, and skips locked rows
+    size_query: ClassVar[str]  # for the bytes that runs use
 
-    @property
-    def sealer(self) -> Sealer: ...
-    def transaction(self, *, is_durable: bool = False) -> AbstractContextManager[Transaction]: ...
-    def select(self, query: str, *values: object) -> list[tuple[Any, ...]]: ...
-    def version(self) -> int: ...
-    def exists(self) -> bool: ...
-    def vacuum(self) -> None: ...
-    def close(self) -> None: ...
+    def select(self, query: str, *values: Any) -> list[tuple[Any, ...]]: ...
+    def transaction(
+        self, *, kind: str = "", is_durable: bool = ..., is_announced: bool = False
+    ) -> AbstractContextManager[Transaction]:
+        """Write in one transaction, which survives the end of the process, and a power failure if `is_durable`.
+
+        `kind` is the kind of sealed values that it changes. Other replicas are notified of announced changes.
+        """
+        ...
+
+    def changing(self, kind: str, name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:
+        """Begin a transaction. Until its end, nobody else changes this document."""
+        ...
+
+    def load_sealer(self, key: str) -> Sealer:
+        """Return the sealer with the key of this name."""
+        ...
+
+    def missing_error(self, kind: str, name: str) -> StorageError | None:
+        """Return the error for a missing document, if it cannot be missing."""
+        ...
+
     def storage_errors(self) -> AbstractContextManager[None]: ...
-    def sealing_error(self, message: str) -> StorageError: ...
+    def vacuum(self) -> None: ...
 
 
 class SqliteDatabase:
@@ -71,7 +85,7 @@ class SqliteDatabase:
     `schema` has the statements that create the tables. If the file is deleted, it is created again.
     """
 
-    row_lock: ClassVar[str] = ""  # the end of a query that locks its rows; here a transaction locks everything
+    row_lock: ClassVar[str] = ""  # a transaction locks everything
     claim_lock: ClassVar[str] = ""
     size_query: ClassVar[str] = (
         "SELECT (page_count - freelist_count) * page_size "
@@ -93,7 +107,13 @@ class SqliteDatabase:
         self._written_identity: tuple[int, int] | None = None
 
     @contextmanager
-    def transaction(self, *, is_durable: bool = False) -> Iterator[sqlite3.Connection]:
+    def transaction(
+        self,
+        *,
+        kind: str = "",  # noqa: ARG002
+        is_durable: bool = False,
+        is_announced: bool = False,  # noqa: ARG002
+    ) -> Iterator[sqlite3.Connection]:
         """Write in one transaction, which survives the end of the process, and a power failure if `is_durable`."""
         with self._writing, self.storage_errors():
             database = self._get_writer()
@@ -108,6 +128,16 @@ class SqliteDatabase:
                     database.execute("ROLLBACK")
                 if is_durable:
                     database.execute("PRAGMA synchronous = NORMAL")
+
+    def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[sqlite3.Connection]:
+        """Begin a transaction, which survives a power failure if readers depend on it."""
+        return self.transaction(is_durable=is_announced)
+
+    def load_sealer(self, _key: str) -> Sealer:
+        return NotSealed()
+
+    def missing_error(self, _kind: str, _name: str) -> StorageError | None:
+        return None
 
     def select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Return rows as last committed; none if nothing is stored."""
@@ -258,24 +288,19 @@ class SqliteDatabase:
 
 
 class SealedDatabase(SqliteDatabase):
-    """A database with its key beside it, which `sealer` uses once the database has been opened."""
+    """A database with its key beside it, which is known once the database has been opened."""
 
     def __init__(self, file: Path, schema: str, version: int) -> None:
         super().__init__(file, schema, version)
         self._key_file = file.with_suffix(".key")
         self._sealer: Sealer | None = None
 
-    @property
-    def sealer(self) -> Sealer:
+    def load_sealer(self, _key: str) -> Sealer:
         assert self._sealer is not None
         return self._sealer
 
-    def sealing_error(self, message: str) -> StorageError:
-        """Return the error for a changed value."""
-        return sealing_error(message, self.file.parent)
-
     def damage_error(self, message: str) -> StorageError:
-        return self.sealing_error(f"{self.file} is damaged: {message}")
+        return sealing_error(f"{self.file} is damaged: {message}", self.file.parent)
 
     def _create_tables(self, database: sqlite3.Connection) -> None:
         sealer = Sealer.from_file(self._key_file)

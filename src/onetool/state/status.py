@@ -1,8 +1,8 @@
 """The status of the database, for `onetool store status`."""
 
 from onetool.state.jobs import list_queues
+from onetool.state.leases import Leases
 from onetool.state.postgres_database import Database
-from onetool.state.sealed_rows import Leases
 from onetool.state.storage import QueueStatus, StateDescription
 
 SIZE = """
