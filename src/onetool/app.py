@@ -43,6 +43,7 @@ from onetool.parts import Parts, make_parts
 from onetool.paths import FOLDER, Directories, extension_files
 from onetool.proxy.servers import Servers
 from onetool.proxy.upstream import UpstreamServices
+from onetool.results.blobs import Media
 from onetool.runner.answer import Answer
 from onetool.runner.cells import Cells, CellSource
 from onetool.runner.run_output import RunOutput
@@ -53,7 +54,7 @@ from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
 from onetool.state.change_feed import ChangeFeed
-from onetool.state.storage import MediaStorage, State
+from onetool.state.storage import State
 from onetool.telemetry import Telemetry
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import Problem
@@ -315,7 +316,7 @@ class OneTool:
         return self._require_parts().state
 
     @property
-    def media(self) -> MediaStorage:
+    def media(self) -> Media:
         return self._require_parts().media
 
     @property

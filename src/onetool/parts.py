@@ -11,6 +11,7 @@ from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.net import HostRules, Net
 from onetool.paths import resolve_path
+from onetool.results.blobs import Media
 from onetool.results.store import StoredResults
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, CellSource
@@ -19,7 +20,7 @@ from onetool.runs.decisions import is_revoked
 from onetool.state.audit import AuditLog, open_audit_log
 from onetool.state.opening import open_state
 from onetool.state.run_records import DurableRunRecord
-from onetool.state.storage import MediaStorage, State
+from onetool.state.storage import State
 from onetool.util.redact import Redactor
 
 
@@ -32,7 +33,7 @@ class Parts:
     redact: Redactor
     state: State
     results: StoredResults
-    media: MediaStorage
+    media: Media
     audit: AuditLog
     net: Net
     projects: dict[str, str]

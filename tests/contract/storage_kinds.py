@@ -32,11 +32,12 @@ from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import Directories, find_directories
 from onetool.proxy.definitions import Definition, ToolLists
 from onetool.results import ResultStore
-from onetool.results.blobs import open_media
+from onetool.results.blobs import Media, open_media
 from onetool.results.store import StoredResults
-from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
-from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.replica_kinds import StoredTokenSet
@@ -47,10 +48,7 @@ from onetool.state.storage import (
     AuditStorage,
     CredentialKey,
     CredentialStorage,
-    DisabledToolStorage,
-    MediaStorage,
     NoticeStorage,
-    SavedSnippetStorage,
 )
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder
@@ -96,7 +94,7 @@ class Results(BaseKind):
 
 
 class MediaKind(BaseKind):
-    store: MediaStorage
+    store: Media
 
     def write(self, _key: str) -> str:
         return self.store.put(CONTENT.encode(), "image/png", "default")
@@ -195,7 +193,7 @@ class NoticeKind(BaseKind):
 
 
 class SwitchKind(BaseKind):
-    store: DisabledToolStorage
+    store: DisabledTools
 
     def write(self, key: str) -> str:
         self.store.set(key, on=False)
@@ -208,7 +206,7 @@ class SwitchKind(BaseKind):
 
 
 class SavedSnippetKind(BaseKind):
-    store: SavedSnippetStorage
+    store: SavedSnippets
 
     def write(self, key: str) -> str:
         self.store.put(SavedSnippet("default", key, "", CONTENT))

@@ -24,8 +24,7 @@ from onetool.config.trust import is_trusted, trust
 from onetool.extensions.pep723 import parse_header
 from onetool.proxy.definitions import Definition, identify_origin
 from onetool.proxy.pins import accept, list_claims, open_pins
-from onetool.snippets.saved_snippets import SavedSnippet
-from onetool.state.kinds import SavedSnippets
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state.run_records import Grant
 from onetool.state.run_store import RunStore
 

@@ -16,8 +16,7 @@ from tests.support import configure, eventually, run_cli
 
 from onetool.config.access_tokens import hash_token
 from onetool.config.trust import trust
-from onetool.snippets.saved_snippets import SavedSnippet
-from onetool.state.kinds import SavedSnippets
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow

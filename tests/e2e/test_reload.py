@@ -23,7 +23,7 @@ from onetool.config.access_tokens import hash_token
 from onetool.config.load import examine, load
 from onetool.config.trust import trust
 from onetool.paths import find_directories
-from onetool.state.kinds import DisabledTools
+from onetool.state.disabled_tools import DisabledTools
 from onetool.transports.settings_watcher import watching
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"

@@ -16,11 +16,12 @@ from onetool.config.model import Output
 from onetool.oauth.credential_store import CredentialStore
 from onetool.proxy.pins import open_pins
 from onetool.results import ResultStore
-from onetool.results.blobs import open_media
+from onetool.results.blobs import Media, open_media
 from onetool.results.store import StoredResults
-from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
-from onetool.state.kinds import MODEL_USAGE, DisabledTools, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE
 from onetool.state.notices import NoticeFiles
 from onetool.state.postgres_state import PostgresState
 from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
@@ -29,9 +30,6 @@ from onetool.state.session_store import SessionStore, SessionTables, SessionValu
 from onetool.state.storage import (
     CredentialKey,
     CredentialStorage,
-    DisabledToolStorage,
-    MediaStorage,
-    SavedSnippetStorage,
 )
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
@@ -90,11 +88,11 @@ class Stores:
     runs: RunTables
     sessions: SessionTables
     results: StoredResults
-    media: MediaStorage
-    disabled_tools: DisabledToolStorage
+    media: Media
+    disabled_tools: DisabledTools
     pins: Documents
     credentials: CredentialStorage
-    snippets: SavedSnippetStorage
+    snippets: SavedSnippets
     token_usage: Documents
     shapes: Shapes
     statistics: StatisticsDatabase

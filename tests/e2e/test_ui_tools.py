@@ -15,7 +15,7 @@ from tests.rest_support import ServedApp, http_draft
 from tests.support import environment, eventually
 from tests.ui_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 
-from onetool.state.kinds import DisabledTools
+from onetool.state.disabled_tools import DisabledTools
 
 pytestmark = pytest.mark.slow
 CAPTURED: Any = {"capture_output": True, "timeout": TIMEOUT_SECONDS}

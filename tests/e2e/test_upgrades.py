@@ -21,8 +21,8 @@ from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.errors import ToolError
 from onetool.results.blobs import open_media
+from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
-from onetool.state.kinds import DisabledTools
 
 pytestmark = pytest.mark.slow
 NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports 1\)")

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from onetool.errors import BundleError, StorageError
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.disabled_tools import EVERYTHING, DisabledTools
 from onetool.state.documents import DocumentFile, Documents
-from onetool.state.kinds import DisabledTools
 
 
 @pytest.fixture

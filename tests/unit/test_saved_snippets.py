@@ -10,8 +10,7 @@ from onetool.config.model import Snippet
 from onetool.errors import ToolError
 from onetool.snippets import expand_call
 from onetool.snippets.parameters import make_template
-from onetool.snippets.saved_snippets import SavedSnippet, merge_snippets
-from onetool.state.kinds import SavedSnippets
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets, merge_snippets
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("hub.issues", {"repo": "me/app", "limit": 5, "state": "open"}),

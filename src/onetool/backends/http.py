@@ -45,7 +45,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from onetool.backends.http_tool.impl import HttpImpl, HttpRequest, HttpStep, OAuthFlow, StepResponseOptions
     from onetool.config.model import Http
-    from onetool.state.storage import CallRates, MediaStorage
+    from onetool.results.blobs import Media
 
 T = TypeVar("T")
 MAX_URL_CHARS = 65_536  # the limit of the HTTP library
@@ -80,9 +80,9 @@ class HttpBackend:
     net: Callable[[], Net]
     defaults: Callable[[], "Http"]
     get_secret: Callable[[str, str], str | None]
-    media: Callable[[], "MediaStorage"] | None = None
+    media: Callable[[], "Media"] | None = None
     sign_in: FindTokenSource | None = None
-    rate_limiter: "CallRates" = field(default_factory=RateLimiter)
+    rate_limiter: RateLimiter = field(default_factory=RateLimiter)
     identity: str = ""
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     random: Callable[[], float] = standard_random.random

@@ -34,8 +34,9 @@ from onetool.oauth.credential import ApiEndpoints, SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify
 from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
+from onetool.results.blobs import Media
 from onetool.search.search_documents import StoredTools
-from onetool.state.storage import CallRates, MediaStorage, State
+from onetool.state.storage import State
 from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
@@ -45,6 +46,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from onetool.backends.http import HttpBackend
     from onetool.backends.http_tool.impl import HttpImpl, OAuthFlow
+    from onetool.backends.http_tool.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
@@ -83,7 +85,7 @@ class BundleSource(ToolSource):
         self,
         registry: Registry,
         net: Callable[[], Net],
-        media: Callable[[], MediaStorage],
+        media: Callable[[], Media],
         sign_ins: SignIns,
         state: Callable[[], State],
     ) -> None:
@@ -93,7 +95,7 @@ class BundleSource(ToolSource):
         self._sign_ins = sign_ins
         self._get_state = state
         self.held: Mapping[str, Tool] = {}
-        self._rates: CallRates | None = None
+        self._rates: RateLimiter | None = None
         self._store: BundleStore | None = None
         self._store_options: tuple[Path, int, State] | None = None  # what decides about the store
         self.packs: Mapping[str, StoredPack] = {}  # by the names that code writes

@@ -13,8 +13,7 @@ from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.snippets.saved_snippets import SavedSnippet
-    from onetool.state.storage import SavedSnippetStorage
+    from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -50,7 +49,7 @@ def main(options: Namespace) -> int:
     return 0
 
 
-def _list(saved: "SavedSnippetStorage", *, as_json: bool) -> int:
+def _list(saved: "SavedSnippets", *, as_json: bool) -> int:
     found = [_describe(each) for each in saved.list_all()]
     if as_json:
         print_json({"snippets": found})
@@ -76,7 +75,7 @@ def _describe(snippet: "SavedSnippet") -> JsonObject:
     }
 
 
-def _find(saved: "SavedSnippetStorage", agent: str, name: str) -> "SavedSnippet":
+def _find(saved: "SavedSnippets", agent: str, name: str) -> "SavedSnippet":
     name = name.removeprefix("$")
     found = next((each for each in saved.list_all() if (each.agent, each.name) == (agent, name)), None)
     if found is None:
@@ -85,7 +84,7 @@ def _find(saved: "SavedSnippetStorage", agent: str, name: str) -> "SavedSnippet"
     return found
 
 
-def _accept(journal: RunJournal, saved: "SavedSnippetStorage", snippet: "SavedSnippet", token: str | None) -> None:
+def _accept(journal: RunJournal, saved: "SavedSnippets", snippet: "SavedSnippet", token: str | None) -> None:
     """Show the code to a person, and accept it if the person confirms."""
     lines = [f"All agents will be able to run ${snippet.name}:", *_list_lines(snippet.body, snippet.params)]
     if not saved.accept(snippet, confirm_person(journal, token, lines)) and snippet not in saved.list_all():

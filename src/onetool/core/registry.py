@@ -25,7 +25,7 @@ from onetool_child.names import IN_CODE, OWN_PACK
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
-    from onetool.state.storage import DisabledToolStorage
+    from onetool.state.disabled_tools import DisabledTools
     from onetool.util.problem import Problem
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
@@ -212,7 +212,7 @@ class Registry:
     def __init__(self, *sources: ToolSource, aliases: Mapping[str, str] | None = None) -> None:
         self.sources = sources
         self.aliases: Mapping[str, str] = aliases or {}
-        self.switches: DisabledToolStorage | None = None
+        self.switches: DisabledTools | None = None
         self._admits: Callable[[Tool | RegistryEntry], bool] | None = None  # filters the tools of a view
         self._off: frozenset[str] = frozenset()
         self._off_reason = ""

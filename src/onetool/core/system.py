@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from onetool.llm import LanguageModel
     from onetool.net import Net
     from onetool.paths import Directories
+    from onetool.results.blobs import Media
     from onetool.results.store import StoredResults
     from onetool.search import SearchHit
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.run_records import DurableRunRecord
-    from onetool.state.storage import MediaStorage, State
+    from onetool.state.storage import State
     from onetool.stats.summary import StatsSummary
     from onetool.util.problem import Problem
     from onetool.util.shared_flight import SharedFlight
@@ -66,7 +67,7 @@ class System(Protocol):
     @property
     def results(self) -> StoredResults: ...
     @property
-    def media(self) -> MediaStorage: ...
+    def media(self) -> Media: ...
     @property
     def servers(self) -> Upstreams: ...
     @property

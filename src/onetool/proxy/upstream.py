@@ -34,7 +34,7 @@ from onetool.proxy.definitions import Definition, ToolLists, UpstreamSchema, cac
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
-from onetool.state.storage import MediaStorage
+from onetool.results.blobs import Media
 from onetool_child.interface import MAX_PROGRESS_CHARS
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -55,7 +55,7 @@ class UpstreamServices:
 
     apply_disabled: Callable[[Tool], Tool]
     log: Callable[..., None]
-    media: Callable[[], MediaStorage]
+    media: Callable[[], Media]
     sign_ins: SignIns
     shared: SharedPool[Connection] | None = None
 

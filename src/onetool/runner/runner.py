@@ -38,8 +38,7 @@ from onetool.runner.run_output import RunOutput
 from onetool.runs.gate import Gate
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
-from onetool.snippets.saved_snippets import merge_snippets
-from onetool.state.storage import SavedSnippetStorage
+from onetool.snippets.saved_snippets import SavedSnippets, merge_snippets
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -65,7 +64,7 @@ class Runner:
         presenter: Presenter,
         *,
         projects: Mapping[str, str],
-        saved_snippets: SavedSnippetStorage,
+        saved_snippets: SavedSnippets,
     ) -> None:
         self.bus = bus
         self.cells = cells

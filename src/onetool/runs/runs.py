@@ -39,6 +39,7 @@ from onetool.errors import (
     error_type,
 )
 from onetool.logging import Log
+from onetool.results.blobs import Media
 from onetool.runner import fence_processor
 from onetool.runner.answer import Answer
 from onetool.runner.cells import MEASURES_WORK
@@ -54,7 +55,6 @@ from onetool.runs.questions import Approver, Question, continue_later, describe_
 from onetool.runs.replay import ReplayGate, list_answered
 from onetool.state.run_records import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
 from onetool.state.run_store import RunTables
-from onetool.state.storage import MediaStorage
 from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES
 from onetool.stats.tokens import count_text_tokens
 from onetool.util.background_tasks import BackgroundTasks
@@ -120,7 +120,7 @@ class Runs:
         loaded: Loaded,
         runner: Runner,
         store: RunTables,
-        media: MediaStorage,
+        media: Media,
         *,
         redact: Redactor,
         log: Log,

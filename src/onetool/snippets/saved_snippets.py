@@ -4,16 +4,18 @@ An agent can use its own saved snippets; other agents can use them after a perso
 settings have precedence. Saved snippets are never published as prompts.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
 from onetool.config.model import Snippet
-from onetool.errors import ToolError
+from onetool.errors import StorageError, ToolError
+from onetool.state.documents import Cached, ChangeNumbers, DocumentFile, Documents
+from onetool.state.sqlite_database import StateDatabase
 from onetool_child.json_types import JsonMapping
 
-if TYPE_CHECKING:
-    from onetool.state.storage import SavedSnippetStorage
+MAX_SNIPPETS = 200  # of one agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,58 @@ class SavedSnippet:
         return Snippet.model_validate({"description": self.description, "params": params, "body": self.body})
 
 
-def merge_snippets(configured: Mapping[str, Snippet], saved: "SavedSnippetStorage", agent: str) -> dict[str, Snippet]:
+class SavedSnippets:
+    """The saved snippets of all agents, in one document. Changes of replicas are known within two seconds."""
+
+    def __init__(self, database: StateDatabase, changes: ChangeNumbers) -> None:
+        self._documents = Documents(database, "snippets")
+        self._snippets = Cached(changes, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
+
+    @classmethod
+    def open_file(cls, directory: Path) -> Self:
+        file = DocumentFile(directory)
+        return cls(file, file)
+
+    def list_all(self) -> tuple[SavedSnippet, ...]:
+        return self._snippets.get()
+
+    def put(self, snippet: SavedSnippet) -> None:
+        def replace_or_add(snippets: list[SavedSnippet]) -> list[SavedSnippet]:
+            others = [other for other in snippets if (other.agent, other.name) != (snippet.agent, snippet.name)]
+            if sum(other.agent == snippet.agent for other in others) >= MAX_SNIPPETS:
+                hint = "delete some with `onetool snippets delete NAME`"
+                raise StorageError(f"agent {snippet.agent} already has {MAX_SNIPPETS} saved snippets", hint=hint)
+            return [*others, snippet]
+
+        self.change(replace_or_add)
+
+    def accept(self, snippet: SavedSnippet, by: str) -> bool:
+        """Accept a snippet as the person saw it. Return False if it has changed since then."""
+        accepted = replace(snippet, accepted_by=by)
+        return self.change(lambda snippets: [accepted if other == snippet else other for other in snippets])
+
+    def delete(self, agent: str, name: str) -> bool:
+        return self.change(lambda snippets: [other for other in snippets if (other.agent, other.name) != (agent, name)])
+
+    def change(self, change: Callable[[list[SavedSnippet]], list[SavedSnippet]]) -> bool:
+        """Change the snippets, while nobody else can. Return whether they are different now."""
+        before: tuple[SavedSnippet, ...] = ()
+
+        def apply(document: Any) -> Any:
+            nonlocal before
+            before = _parse_snippets(document)
+            return [asdict(snippet) for snippet in change(list(before))]
+
+        after = _parse_snippets(self._documents.update("saved", apply))
+        self._snippets.refresh()
+        return after != before
+
+
+def _parse_snippets(document: Any) -> tuple[SavedSnippet, ...]:
+    return tuple(SavedSnippet(**fields) for fields in document or ())
+
+
+def merge_snippets(configured: Mapping[str, Snippet], saved: SavedSnippets, agent: str) -> dict[str, Snippet]:
     """Return the snippets that an agent can use: configured ones, its own, and accepted ones of other agents."""
     try:
         known = saved.list_all()

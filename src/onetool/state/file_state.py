@@ -17,16 +17,25 @@ from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota, ResultStore
 from onetool.results.blobs import Media, open_media
 from onetool.search import Search
-from onetool.state.base_state import BaseState
+from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.counters import CounterFile, CounterTables
+from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
-from onetool.state.kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.memory import EndedSessions, MemoryCounters
 from onetool.state.notices import NoticeFiles
 from onetool.state.run_store import RunStore
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
-from onetool.state.storage import NOTHING_STORED, JobRequest, JobStatus, QueueStatus, StateDescription, StoredSettings
+from onetool.state.storage import (
+    NOTHING_STORED,
+    JobRequest,
+    JobStatus,
+    QueueStatus,
+    State,
+    StateDescription,
+    StoredSettings,
+)
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
@@ -129,7 +138,7 @@ def make_store_error(pack: str) -> ConfigError:
     return ConfigError(message, hint=hint)
 
 
-class FileState(BaseState):
+class FileState(State):
     """The state in these directories. Opening it touches no disk; each kind creates its files when it first writes."""
 
     problem: str | None = None

@@ -15,15 +15,16 @@ from onetool.results import Quota
 from onetool.results.blobs import Media
 from onetool.results.store import StoredResults
 from onetool.search import Search
+from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.audit_rows import AuditRows
-from onetool.state.base_state import BaseState
 from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
+from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import Documents
 from onetool.state.jobs import JobRows
 from onetool.state.keys import load_key
-from onetool.state.kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
+from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.leases import Leases
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, SharedCredentials, StoredTokenSet
@@ -33,7 +34,7 @@ from onetool.state.session_store import SessionTables
 from onetool.state.settings_rows import SettingsRows
 from onetool.state.statistics_rows import StatisticsSchema
 from onetool.state.status import describe_status
-from onetool.state.storage import StateDescription
+from onetool.state.storage import State, StateDescription
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
 from onetool.util.problem import Problem
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 LOADED_KEYS = ("request state", "browser sessions")  # those that an event loop needs
 
 
-class PostgresState(BaseState):
+class PostgresState(State):
     """State that replicas share. `cache` is a directory of this machine. Nothing is opened before it is needed.
 
     `scope` is the working directory, which shares results with the same one on other replicas.
@@ -80,13 +81,17 @@ class PostgresState(BaseState):
         self.disabled_tools = DisabledTools(self.database, self.changes)
         self.pins = Documents(self.database, "pins")
         self.token_usage = Documents(self.database, MODEL_USAGE, is_announced=False)
-        self.tokens = StoredTokenSet(self.database, self.changes)
+        self._tokens = StoredTokenSet(self.database, self.changes)
         self.settings = SettingsRows(self.database, self.changes)
         self.ended_sessions = EndedSessionRows(self.database, self.changes)
         self.counters = CounterTables(self.database, self.database.now)
         self.credentials = SharedCredentials(self.database, self.changes)
         self.snippets = SavedSnippets(self.database, self.changes)
         self.token_use = LastUses(self.database, self.database.now)
+
+    @property
+    def tokens(self) -> StoredTokenSet:
+        return self._tokens
 
     @property
     def problem(self) -> str | None:

@@ -1,6 +1,6 @@
 """Protocols of stored state, one for each kind. Callers depend on these protocols only.
 
-Files and SQLite implement all of them. `tests/contract/test_storage.py` tests what every implementation guarantees:
+`tests/contract/test_storage.py` tests what every implementation guarantees:
 
 - other processes read what was written;
 - a killed process leaves either the old or the new state;
@@ -16,12 +16,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
-from onetool.util.problem import Problem
+from onetool.util.problem import STORAGE, WARNING, Problem
 
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from onetool.backends.http_tool.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
     from onetool.config.contents import SettingsContents
     from onetool.config.model import Agent, Output, Token
@@ -31,26 +32,20 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.errors import ToolError
     from onetool.paths import Directories
     from onetool.proxy.definitions import ToolLists
-    from onetool.results.blobs import Blob
+    from onetool.results.blobs import Media
     from onetool.results.store import StoredResults
     from onetool.search import Search
-    from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.snippets.saved_snippets import SavedSnippets
     from onetool.state.audit_records import StoredRecord
+    from onetool.state.disabled_tools import DisabledTools
     from onetool.state.documents import Documents
-    from onetool.state.kinds import DisabledTools, LastUses
+    from onetool.state.kinds import LastUses
     from onetool.state.run_store import RunTables
     from onetool.state.session_store import SessionTables
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
 
 Pinned = dict[str, dict[str, Any]]  # definitions by the name of the tool
-
-
-class MediaStorage(Protocol):
-    """Images, audio and other binary data, by handle. A handle belongs to an agent and a token, and expires."""
-
-    def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str: ...
-    def get(self, handle: object, agent: str, token_id: str = "") -> "Blob": ...
 
 
 class AuditStorage(Protocol):
@@ -80,15 +75,6 @@ class AuditStorage(Protocol):
     def write(self, name: str, **fields: Any) -> None: ...
     def event(self, name: str, **fields: Any) -> None: ...
     def close(self) -> None: ...
-
-
-class DisabledToolStorage(Protocol):
-    """The names of disabled tools and packs. If the state cannot be read, all are disabled, and `problem` says why."""
-
-    problem: Problem | None
-
-    def off(self) -> frozenset[str]: ...
-    def set(self, *names: str, on: bool) -> None: ...
 
 
 class CredentialKey(NamedTuple):
@@ -126,15 +112,6 @@ class CredentialStorage(Protocol):
         `change` may take seconds. Storage that cannot be written raises before it is called.
         """
         ...
-
-
-class SavedSnippetStorage(Protocol):
-    """Snippets that agents saved, by agent and name. `accept` and `delete` return whether something changed."""
-
-    def list_all(self) -> "tuple[SavedSnippet, ...]": ...
-    def put(self, snippet: "SavedSnippet") -> None: ...
-    def accept(self, snippet: "SavedSnippet", by: str) -> bool: ...
-    def delete(self, agent: str, name: str) -> bool: ...
 
 
 class NoticeStorage(Protocol):
@@ -261,26 +238,6 @@ class Counters(Protocol):
         ...
 
 
-class SharedCounters(Counters, Protocol):
-    """Counts that replicas share, also for budgets. Methods block on the database."""
-
-    def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
-        """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""
-        ...
-
-    def settle(self, name: str, difference: float) -> None:
-        """Correct a sum by the difference between what was used and what was reserved."""
-        ...
-
-
-class CallRates(Protocol):
-    """The calls of each tool in the last minute. `acquire` blocks, and raises BudgetExceeded."""
-
-    problem: str | None
-
-    def acquire(self, identity: str, limit: int) -> None: ...
-
-
 LOST_SECONDS: Final = 10.0  # without a heartbeat, after which a worker of a queue counts as ended
 MAX_ATTEMPTS: Final = 3  # to execute a job
 
@@ -360,6 +317,9 @@ class StateDescription(NamedTuple):
     lines: list[str]
 
 
+CLOCK_HINT: Final = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
+
+
 class State(Protocol):
     """All kinds of state. `onetool.state.opening` opens it, in files or in a database that replicas share.
 
@@ -368,49 +328,40 @@ class State(Protocol):
 
     place: str  # for messages
     backup_note: str  # what a backup of the files does not include; empty if it includes all
+    search: "Search"
+    recorder: "Recorder"
+    shapes: "Shapes"
+    runs: "RunTables"
+    sessions: "SessionTables"
+    counters: Counters
+    snippets: "SavedSnippets"
+    disabled_tools: "DisabledTools"
+    pins: "Documents"
+    token_usage: "Documents"
+    token_use: "LastUses"
+    settings: SettingsStorage
+    credentials: CredentialStorage
+    ended_sessions: EndedSessionStorage
+    jobs: JobStorage
 
-    def describe(self) -> "StateDescription": ...
-    @property
-    def search(self) -> "Search": ...
-    @property
-    def recorder(self) -> "Recorder": ...
-    @property
-    def shapes(self) -> "Shapes": ...
-    @property
-    def runs(self) -> "RunTables": ...
-    @property
-    def sessions(self) -> "SessionTables": ...
-    @property
-    def counters(self) -> Counters: ...
-    @property
-    def snippets(self) -> SavedSnippetStorage: ...
-    @property
-    def disabled_tools(self) -> "DisabledTools": ...
-    @property
-    def pins(self) -> "Documents": ...
-    @property
-    def token_usage(self) -> "Documents": ...
     @property
     def tokens(self) -> StoredTokens: ...
-    @property
-    def settings(self) -> SettingsStorage: ...
-    @property
-    def credentials(self) -> CredentialStorage: ...
-    @property
-    def token_use(self) -> "LastUses": ...
-    @property
-    def ended_sessions(self) -> EndedSessionStorage: ...
-    @property
-    def jobs(self) -> JobStorage: ...
+
+    def describe(self) -> "StateDescription": ...
     @property
     def problem(self) -> str | None:
         """The reason why the state cannot be reached; None if it can."""
         ...
 
     @property
-    def problems(self) -> "list[Problem]":
+    def problems(self) -> list[Problem]:
         """The problems of kinds of state that are written in the background."""
-        ...
+        place = self.recorder.database.location
+        messages = dict.fromkeys(filter(None, (self.recorder.problem, self.shapes.problem)))
+        problems = [Problem(message, location=place, code=STORAGE) for message in messages]
+        if self.runs.problem:
+            problems.insert(0, Problem(self.runs.problem, CLOCK_HINT, level=WARNING))
+        return problems
 
     def start(self) -> None:
         """Follow the changes of other processes from now on. Returns at once."""
@@ -426,16 +377,23 @@ class State(Protocol):
 
     def close(self) -> None:
         """Write pending records and close. Blocks."""
-        ...
+        self.recorder.close()
+        self.shapes.close()
+        self.search.close()
+        self.runs.close()
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def load_key(self, name: str) -> bytes:
         """Return a key that all processes with this state have, which is created once."""
         ...
 
     def results(self, output: "Output") -> "StoredResults": ...
-    def media(self, output: "Output") -> MediaStorage: ...
+    def media(self, output: "Output") -> "Media": ...
     def notices(self, max_file_bytes: int) -> NoticeStorage: ...
     def audit(self, file: "Path", redact: Callable[[str], str]) -> AuditStorage:
         """Return the audit log; `file` is the one of the settings."""
@@ -446,7 +404,7 @@ class State(Protocol):
         """Return the store of bundles; `directory` is the one of the settings."""
         ...
 
-    def call_rates(self, directory: "Path") -> CallRates:
+    def call_rates(self, directory: "Path") -> "RateLimiter":
         """Return the rates of the tools in a directory of bundles."""
         ...
 

@@ -12,7 +12,7 @@ from onetool.errors import ToolError
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.state.storage import MediaStorage
+    from onetool.results.blobs import Media
 
 MAX_UPLOAD_BYTES = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
 EXPECTED = 'expected a path, {"base64": ...} or a result with media'
@@ -21,7 +21,7 @@ EXPECTED = 'expected a path, {"base64": ...} or a result with media'
 class FileUploads:
     """Reads the files of one call: by path, from base64, or by the handle of a stored result. Blocks on disk access."""
 
-    def __init__(self, context: ToolContext, media: "MediaStorage | None", max_bytes: int | None) -> None:
+    def __init__(self, context: ToolContext, media: "Media | None", max_bytes: int | None) -> None:
         self._context = context
         self._media = media
         self._max_bytes = max_bytes or MAX_UPLOAD_BYTES

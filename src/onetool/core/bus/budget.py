@@ -16,7 +16,7 @@ import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import BudgetExceeded, StorageError
-from onetool.state.storage import SharedCounters
+from onetool.state.counters import CounterTables
 from onetool.stats.tokens import count_tokens
 from onetool.util.clock_watch import Clock
 
@@ -161,7 +161,7 @@ class BudgetGuard:
 class SharedBudgetGuard(BudgetGuard):
     """A budget that all replicas share, with `counters`."""
 
-    def __init__(self, limits: Limits, *, counters: SharedCounters, **options: Any) -> None:
+    def __init__(self, limits: Limits, *, counters: CounterTables, **options: Any) -> None:
         super().__init__(limits, **options)
         self._counters = counters
 
