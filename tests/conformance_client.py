@@ -17,7 +17,7 @@ import httpx2
 from onetool.app import OneTool
 from onetool.errors import SignInRequired, ToolError
 from onetool.logging import Log
-from onetool.net import Net
+from onetool.net import ANY_HOST, Net
 from onetool.oauth import sign_ins
 from onetool.oauth.credential import SignInTarget
 from onetool.oauth.discovery import Discovery
@@ -32,7 +32,7 @@ PUBLIC_URL = "https://conformance-test.local"
 
 async def find_issuer(url: str) -> str:
     """Return the issuer that the server names, as a person would look it up."""
-    http = GuardedHttp(Net(sign_ins.ANY_HOST), url, allow_private_addresses=True)
+    http = GuardedHttp(Net(ANY_HOST), url, allow_private_addresses=True)
     return (await Discovery(http, SignInTarget("server", url)).discover()).server.issuer
 
 

@@ -34,7 +34,7 @@ async def use_tokens(home: Path, url: str, count: int) -> int:
                 assert (await app.bus.call_tool("gh.whoami", {}, app.context())).unwrap() == "ada"
             found = await source.read()
             assert found is not None
-            await asyncio.sleep(max(0.0, (found[1].refresh_at or 0.0) - time.time()))
+            await asyncio.sleep(max(0.0, (found.refresh_at or 0.0) - time.time()))
     return expiries
 
 

@@ -14,13 +14,13 @@ from tests.support import App
 
 from onetool.config.model import OAuth
 from onetool.errors import NetworkError, SignInRequired, ToolError
-from onetool.net import Net
+from onetool.net import ANY_HOST, Net
 from onetool.oauth import guarded_http
 from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.discovery import Discovered, ServerMetadata
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
-from onetool.oauth.sign_ins import ANY_HOST, identify
+from onetool.oauth.sign_ins import identify
 from onetool.oauth.token_requests import TokenRejected, TokenRequests
 
 REDIRECT = "http://127.0.0.1:9/callback"

@@ -25,9 +25,8 @@ from onetool.core.context import ToolContext
 from onetool.errors import BudgetExceeded, ConfigError, HttpStatusError, NetworkError, OutputInvalid, ToolError
 from onetool.llm import Message
 from onetool.llm.chat_completions import request_completion
-from onetool.llm.language_model import ANY_HOST
 from onetool.llm.token_budget import TokenBudget
-from onetool.net import Net
+from onetool.net import ANY_HOST, Net
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
 from onetool.transports.mcp.mcp_server import MAX_PENDING_RUNS

@@ -76,7 +76,7 @@ def test_parallel_calls_are_as_fast_as_with_a_static_header(tmp_path: Path, serv
         sign_in(app)
         found = app.portal.call(get_source(app).read)
         assert found is not None
-        headers = {"Authorization": f"Bearer {found[1].access_token}"}
+        headers = {"Authorization": f"Bearer {found.access_token}"}
         static = {"servers": {"gh": {"url": server.url, "headers": headers}}}
         with open_signed_app(tmp_path / "static", static) as other:
             apps = {"oauth": app, "header": other}

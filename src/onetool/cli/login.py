@@ -57,7 +57,7 @@ async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace
     from onetool.oauth.pending import PENDING_SECONDS
 
     stored = await app.sign_ins.get_source(identity).read()
-    known = urlsplit(stored[1].redirect_uri).port if stored is not None else None
+    known = urlsplit(stored.redirect_uri).port if stored is not None else None
     fixed = identity.target.settings.callback_port
     async with LoopbackCallback().listen(*((fixed,) if fixed else (known or 0, 0))) as callback:
         with Progress(f"looking for the authorization server of {identity.label}"):

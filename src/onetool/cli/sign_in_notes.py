@@ -40,10 +40,9 @@ def find_sign_in_notes(directories: Directories, names: Collection[str] | None =
 
 async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
     """Return the servers that answer 401 to a request without a token."""
-    from onetool.net import Net
+    from onetool.net import ANY_HOST, Net
     from onetool.oauth.discovery import PROBES
     from onetool.oauth.guarded_http import GuardedHttp
-    from onetool.oauth.sign_ins import ANY_HOST
 
     net = Net(ANY_HOST)
     found = set[str]()

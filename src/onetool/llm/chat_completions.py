@@ -14,7 +14,6 @@ from onetool.llm.messages import Completion, Message
 from onetool.net import HostRules, Net, Request, Response
 from onetool.net.retry_after import parse_retry_after
 from onetool_child.json_types import JsonObject
-from onetool_child.messages import has_few_values
 
 OK = 200
 RETRIED_STATUSES = frozenset({429, 503})
@@ -49,7 +48,7 @@ async def request_completion(
         response = await send(timeout=max(0.0, deadline - time.monotonic()))
     if response.status != OK:
         raise _make_status_error(response)
-    return _parse_completion(_parse_body(response))
+    return _parse_completion(response.parse_object() or {})
 
 
 def _encode_body(settings: Llm, messages: Sequence[Message]) -> bytes:
@@ -63,8 +62,7 @@ def _encode_body(settings: Llm, messages: Sequence[Message]) -> bytes:
 
 
 def _make_status_error(response: Response) -> HttpStatusError:
-    body = _parse_body(response)
-    error = body.get("error")
+    error = (response.parse_object() or {}).get("error")
     reason = error.get("message") if isinstance(error, dict) else error
     detail = f": {reason[:MAX_ERROR_CHARS]}" if isinstance(reason, str) and reason else ""
     return HttpStatusError(
@@ -72,16 +70,6 @@ def _make_status_error(response: Response) -> HttpStatusError:
         hint=HINTS.get(response.status, ""),
         status=response.status,
     )
-
-
-def _parse_body(response: Response) -> JsonObject:
-    """Return the JSON object in a response, or an empty one."""
-    text = response.text()
-    try:
-        body = json.loads(text) if has_few_values(text) else None
-    except (ValueError, RecursionError):
-        body = None
-    return body if isinstance(body, dict) else {}
 
 
 def _parse_completion(body: JsonObject) -> Completion:

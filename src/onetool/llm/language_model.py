@@ -12,12 +12,11 @@ from onetool.llm.chat_completions import request_completion
 from onetool.llm.messages import Completion, Message
 from onetool.llm.sampling import sample_client
 from onetool.llm.token_budget import TokenBudget
-from onetool.net import HostRules, Net
+from onetool.net import ANY_HOST, Net
 from onetool.state.documents import Documents
 from onetool.stats.tokens import count_text_tokens
 from onetool.util.redact import Redactor
 
-ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the settings
 UNSENT_REASONS = frozenset({"connect", "host_not_allowed", "address_not_allowed"})
 EXAMPLE = 'llm: {base_url: "https://api.openai.com/v1", model: gpt-4o-mini, api_key: "${secret:OPENAI_API_KEY}"}'
 Send = Callable[[Sequence[Message]], Awaitable[Completion]]

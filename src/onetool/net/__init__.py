@@ -6,7 +6,7 @@ public addresses, `outgoing` decides what a redirect keeps, `sender` follows red
 """
 
 from onetool.net.client import Net
-from onetool.net.hosts import HostRules
+from onetool.net.hosts import ANY_HOST, HostRules
 from onetool.net.messages import Request, Resolve, Response
 
-__all__ = ["HostRules", "Net", "Request", "Resolve", "Response"]
+__all__ = ["ANY_HOST", "HostRules", "Net", "Request", "Resolve", "Response"]

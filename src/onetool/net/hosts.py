@@ -70,6 +70,9 @@ class HostRules:
         return f"host {target.host} is not allowed{port}. {advice}"
 
 
+ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # for clients whose requests have rules of their own
+
+
 def require_public(host: str, addresses: Iterable[str], advice: str = PRIVATE_ADVICE) -> None:
     """Raise unless all addresses are public, because any of them may be used."""
     private = next((address for address in addresses if not is_public(address)), None)

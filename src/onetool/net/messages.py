@@ -1,9 +1,13 @@
 """Requests and responses of the HTTP client."""
 
 import codecs
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+
+from onetool_child.json_types import JsonObject
+from onetool_child.messages import has_few_values
 
 # Prefixes of the supported codecs. Other codecs of Python take quadratic time, or are not text encodings.
 CHARSET_PREFIXES = (
@@ -55,6 +59,15 @@ class Response:
     def text(self) -> str:
         """Return the body as text. Invalid bytes are replaced; it never raises."""
         return self.body.decode(self.charset, "replace")
+
+    def parse_object(self) -> JsonObject | None:
+        """Return the body if it is a JSON object, or None. One with very many values is not parsed."""
+        text = self.text()
+        try:
+            data = json.loads(text) if has_few_values(text) else None
+        except (ValueError, RecursionError):
+            return None
+        return data if isinstance(data, dict) else None
 
 
 def _find_codec(name: str) -> str:

@@ -115,9 +115,14 @@ class Credential:
         return self.refresh_at is not None and (time.time() if now is None else now) >= self.refresh_at
 
     @property
+    def is_valid(self) -> bool:
+        """Whether there is a token that has not expired."""
+        return bool(self.access_token) and not self.is_due()
+
+    @property
     def is_usable(self) -> bool:
         """Whether there is a valid token, or one can be requested without a person."""
-        return bool(self.access_token) and (bool(self.refresh_token) or not self.is_due())
+        return self.is_valid or bool(self.access_token and self.refresh_token)
 
     def add_tokens(self, answer: "TokenAnswer", now: float | None = None) -> Self:
         """Return the credential with the tokens of a response, which may keep the refresh token and the scope."""
@@ -160,3 +165,4 @@ class TokenAnswer:
     expires_in: float | None = None
     scope: str | None = None
     user: str = ""
+    id_token: str = field(default="", repr=False)

@@ -4,16 +4,18 @@ Everything that a server sends is checked before it is used: the issuer must be 
 belong to the server, and PKCE with S256 must be supported. Each step is reported, for `onetool doctor`.
 """
 
+import base64
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from onetool.errors import NetworkError, ToolError
 from onetool.net import Response
 from onetool.oauth.credential import ApiEndpoints, SignInTarget
-from onetool.oauth.guarded_http import GuardedHttp, parse_object
+from onetool.oauth.guarded_http import GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -22,6 +24,10 @@ UNAUTHORIZED = 401
 SERVER_ERROR = 500
 MAX_SHOWN_CHARS = 200
 S256 = "S256"
+ENDPOINTS = (
+    *("authorization_endpoint", "token_endpoint", "registration_endpoint"),
+    *("device_authorization_endpoint", "revocation_endpoint", "jwks_uri"),
+)
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+( [\x21\x23-\x5b\x5d-\x7e]+)*")
 HELLO = {
     "protocolVersion": "2025-11-25",
@@ -41,33 +47,36 @@ class ServerMetadata:
     """The metadata of an authorization server."""
 
     issuer: str
-    authorization_endpoint: str
-    token_endpoint: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
     registration_endpoint: str = ""
     device_authorization_endpoint: str = ""
     revocation_endpoint: str = ""
+    jwks_uri: str = ""
     scopes_supported: tuple[str, ...] = ()
     auth_methods: tuple[str, ...] = ()
     accepts_client_documents: bool = False  # URLs of documents as client ids
     sends_issuer: bool = False  # whether authorization responses have `iss`
 
     @classmethod
-    def parse(cls, document: JsonMapping, url: str, http: GuardedHttp, *, needs_pkce: bool = True) -> Self:
+    def parse(
+        cls,
+        document: JsonMapping,
+        url: str,
+        http: GuardedHttp,
+        *,
+        required: Sequence[str] = ("authorization_endpoint", "token_endpoint"),
+        needs_pkce: bool = True,
+    ) -> Self:
         """Return the metadata. Raise an error that names the field that is missing or wrong."""
-        for name in ("issuer", "authorization_endpoint", "token_endpoint"):
+        for name in ("issuer", *required):
             if not isinstance(document.get(name), str) or not document[name]:
-                raise _invalid_document(url, f"{name} is missing")
+                raise invalid_document(url, f"{name} is missing")
         methods = document.get("code_challenge_methods_supported")
         if needs_pkce and (not isinstance(methods, list) or S256 not in methods):
             problem = "is missing" if methods is None else f"does not contain {S256}"
-            raise _invalid_document(url, f"code_challenge_methods_supported {problem}: PKCE is required")
-        endpoints = {
-            name: _read_endpoint(document, name, http)
-            for name in (
-                *("authorization_endpoint", "token_endpoint", "registration_endpoint"),
-                *("device_authorization_endpoint", "revocation_endpoint"),
-            )
-        }
+            raise invalid_document(url, f"code_challenge_methods_supported {problem}: PKCE is required")
+        endpoints = {name: _read_endpoint(document, name, http) for name in ENDPOINTS}
         return cls(
             issuer=document["issuer"],
             **endpoints,
@@ -76,6 +85,28 @@ class ServerMetadata:
             accepts_client_documents=document.get("client_id_metadata_document_supported") is True,
             sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
         )
+
+    def build_sign_in_url(self, client_id: str, redirect_uri: str, state: str, verifier: str, **more: str) -> str:
+        """Return the URL at which a person signs in. `verifier` is the secret of PKCE; empty fields are left out."""
+        digest = hashlib.sha256(verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": client_id,
+            "redirect_uri": redirect_uri,
+            "state": state,
+            "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
+            "code_challenge_method": S256,
+            **{name: value for name, value in more.items() if value},
+        }
+        separator = "&" if urlsplit(self.authorization_endpoint).query else "?"
+        return f"{self.authorization_endpoint}{separator}{urlencode(query)}"
+
+    def check_issuer(self, iss: str | None) -> None:
+        """Raise if the answer to a sign-in comes from another authorization server (RFC 9207)."""
+        if iss is not None and iss != self.issuer:
+            raise ToolError("the sign-in failed: the answer comes from another authorization server (iss)")
+        if iss is None and self.sends_issuer:
+            raise ToolError("the sign-in failed: the answer has no iss, although the authorization server sends it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +181,10 @@ class Discovery:
             return ""
         resource = document.get("resource")
         if not isinstance(resource, str) or not resource:
-            raise _invalid_document("the protected resource metadata", "resource is missing")
+            raise invalid_document("the protected resource metadata", "resource is missing")
         self._http.check_url(resource, "resource")
         if not check_resource_allowed(requested_resource=expected, configured_resource=resource):
-            raise _invalid_document(
+            raise invalid_document(
                 "the protected resource metadata", f"resource is {quote(resource, MAX_SHOWN_CHARS)}, not {expected}"
             )
         return resource
@@ -163,7 +194,7 @@ class Discovery:
         named = _read_strings(document.get("authorization_servers")) if document is not None else ()
         wanted = self._target.settings.issuer
         if document is not None and not named:
-            raise _invalid_document("the protected resource metadata", "authorization_servers is missing or empty")
+            raise invalid_document("the protected resource metadata", "authorization_servers is missing or empty")
         if wanted is None:
             return named[0] if named else None
         if named and not any(is_same_issuer(wanted, each) for each in named):
@@ -183,13 +214,8 @@ class Discovery:
             self._http.check_url(issuer, "authorization_servers")
         expected = issuer or _read_origin(self._target.url)
         urls = build_oauth_authorization_server_metadata_discovery_urls(issuer, self._target.url)
-        for url in urls:
-            document = self._read_document(url, await self._http.get(url, "authorization_servers"))
-            if document is None:
-                continue
-            server = ServerMetadata.parse(document, url, self._http)
-            if server.issuer != expected and not is_same_issuer(server.issuer, expected):
-                raise _invalid_document(url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, not {expected}")
+        server = await self._find_metadata(urls, expected, "authorization_servers")
+        if server is not None:
             self._report(f"the issuer is {server.issuer}")
             return server
         if issuer is not None:
@@ -198,6 +224,20 @@ class Discovery:
             )
         self._report(f"no server metadata: using the endpoints /authorize, /token and /register of {expected}")
         return ServerMetadata(expected, f"{expected}/authorize", f"{expected}/token", f"{expected}/register")
+
+    async def _find_metadata(
+        self, urls: Iterable[str], issuer: str, source: str, *, needs_pkce: bool = True
+    ) -> ServerMetadata | None:
+        """Return the first metadata document at these URLs, which must be of the issuer."""
+        for url in urls:
+            document = self._read_document(url, await self._http.get(url, source))
+            if document is None:
+                continue
+            server = ServerMetadata.parse(document, url, self._http, needs_pkce=needs_pkce)
+            if not is_same_issuer(server.issuer, issuer):
+                raise invalid_document(url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, not {issuer}")
+            return server
+        return None
 
     def _choose_scope(self, challenge: str, document: JsonMapping | None, server: ServerMetadata) -> str | None:
         """Return the scope to request: of the settings, the challenge, or the resource; None for no parameter."""
@@ -218,12 +258,14 @@ class Discovery:
         if self._target.settings.issuer:
             return Discovered(await self._find_api_server(self._target.settings.issuer, endpoints), "", scope)
         if not endpoints.token_url:
-            server = await self._read_api_metadata(endpoints.openid_url)
-            if server is None:
-                raise NetworkError(f"{endpoints.openid_url} has no metadata of a server", reason="protocol")
-            if not endpoints.openid_url.startswith(server.issuer.rstrip("/")):
+            url = endpoints.openid_url
+            document = self._read_document(url, await self._http.get(url, "openIdConnectUrl"))
+            if document is None:
+                raise NetworkError(f"{url} has no metadata of a server", reason="protocol")
+            server = ServerMetadata.parse(document, url, self._http, needs_pkce=False)
+            if not url.startswith(server.issuer.rstrip("/")):
                 problem = f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, which is another host"
-                raise _invalid_document(endpoints.openid_url, problem)
+                raise invalid_document(url, problem)
             return Discovered(server, "", scope)
         return Discovered(self._use_endpoints(_read_origin(endpoints.token_url), endpoints), "", scope)
 
@@ -231,12 +273,9 @@ class Discovery:
         """Return the server of an issuer in the settings: its metadata, or endpoints of the tool below its URL."""
         from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
 
-        for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
-            server = await self._read_api_metadata(url)
-            if server is None:
-                continue
-            if not is_same_issuer(server.issuer, issuer):
-                raise _invalid_document(url, f"issuer is {quote(server.issuer, MAX_SHOWN_CHARS)}, not {issuer}")
+        urls = build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer)
+        server = await self._find_metadata(urls, issuer, "openIdConnectUrl", needs_pkce=False)
+        if server is not None:
             return server
         if not _is_below(endpoints.token_url, issuer):
             named = quote(endpoints.token_url or endpoints.openid_url, MAX_SHOWN_CHARS)
@@ -244,10 +283,6 @@ class Discovery:
             hint = f"check tools.{self._target.name}.auth.issuer"
             raise NetworkError(message, hint=hint, reason="host_not_allowed")
         return self._use_endpoints(issuer, endpoints)
-
-    async def _read_api_metadata(self, url: str) -> ServerMetadata | None:
-        document = self._read_document(url, await self._http.get(url, "openIdConnectUrl"))
-        return None if document is None else ServerMetadata.parse(document, url, self._http, needs_pkce=False)
 
     def _use_endpoints(self, issuer: str, endpoints: ApiEndpoints) -> ServerMetadata:
         self._http.check_url(endpoints.token_url, "tokenUrl")
@@ -257,7 +292,7 @@ class Discovery:
 
     def _read_document(self, url: str, response: Response) -> JsonObject | None:
         """Return the document, or None if there is none at this URL."""
-        document = parse_object(response) if response.status == OK else None
+        document = response.parse_object() if response.status == OK else None
         found = "not a JSON object" if response.status == OK and document is None else ""
         self._report(f"GET {url}: {response.status}{f', {found}' if found else ''}")
         return document
@@ -288,7 +323,7 @@ def _read_endpoint(document: JsonMapping, name: str, http: GuardedHttp) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _invalid_document("the metadata of the authorization server", f"{name} is not a URL")
+        raise invalid_document("the metadata of the authorization server", f"{name} is not a URL")
     http.check_url(value, name)
     return value
 
@@ -302,5 +337,5 @@ def _read_origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _invalid_document(url: str, problem: str) -> ToolError:
+def invalid_document(url: str, problem: str) -> ToolError:
     return NetworkError(f"cannot use {url}: {problem}", reason="protocol")

@@ -7,19 +7,16 @@ same host, or is on loopback too, or if the settings allow private addresses.
 
 import json
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlencode
 
+from onetool.config.model import is_loopback_host
 from onetool.errors import NetworkError
 from onetool.net import HostRules, Net, Request, Response
-from onetool.net.addresses import parse_address
 from onetool.net.urls import Target, parse_target
-from onetool_child.json_types import JsonObject
 
 MAX_DOCUMENT_BYTES = 256 << 10
 TIMEOUT_SECONDS = 15.0
-LOCALHOST = "localhost"
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
 ACCEPT = ("Accept", "application/json")
 
@@ -31,7 +28,7 @@ class GuardedHttp:
         self._net = net
         self._allow_private_addresses = allow_private_addresses
         self._home = parse_target(url)
-        if self._home.scheme != "https" and not is_loopback(self._home.host):
+        if self._home.scheme != "https" and not is_loopback_host(self._home.host):
             raise NetworkError(
                 f"cannot sign in to {self._home.origin}: its URL is plain http, so everybody on the network could read "
                 "the token",
@@ -45,11 +42,15 @@ class GuardedHttp:
             target = parse_target(url)
         except NetworkError as error:
             raise NetworkError(f"{source} is not a valid URL: {error.message}", reason="host_not_allowed") from None
-        if target.scheme != "https" and not (is_loopback(target.host) and is_loopback(self._home.host)):
+        if target.scheme != "https" and not self._is_local(target):
             raise NetworkError(
                 f"{source} is {target.origin}, which is not https: it is not requested", reason="host_not_allowed"
             )
         return target
+
+    def _is_local(self, target: Target) -> bool:
+        """Return whether both the target and the server itself are on loopback."""
+        return is_loopback_host(target.host) and is_loopback_host(self._home.host)
 
     async def get(self, url: str, source: str) -> Response:
         return await self._send(Request("GET", url, (ACCEPT,)), source)
@@ -67,8 +68,7 @@ class GuardedHttp:
 
     async def _send(self, request: Request, source: str) -> Response:
         target = self.check_url(request.url, source)
-        is_near = target.host == self._home.host or (is_loopback(target.host) and is_loopback(self._home.host))
-        private = is_near or self._allow_private_addresses
+        private = self._allow_private_addresses or target.host == self._home.host or self._is_local(target)
         rules = HostRules((target.authority,), allow_private_addresses=private)
         return await self._net.send(
             request,
@@ -77,16 +77,3 @@ class GuardedHttp:
             follow_redirects=False,
             rules=(rules,),
         )
-
-
-def is_loopback(host: str) -> bool:
-    return host == LOCALHOST or (parse_address(host) is not None and ip_address(host).is_loopback)
-
-
-def parse_object(response: Response) -> JsonObject | None:
-    """Return the body if it is a JSON object, or None."""
-    try:
-        body = json.loads(response.body)
-    except (ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None

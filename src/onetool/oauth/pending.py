@@ -1,13 +1,11 @@
 """Sign-ins that wait for a person: single use, ten minutes, found by a random state."""
 
-import base64
-import hashlib
 import hmac
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from onetool.errors import ToolError
 from onetool.oauth.credential import Credential, Identity
@@ -28,7 +26,7 @@ class PendingSignIn:
 
     identity: Identity
     credential: Credential = field(repr=False)
-    found: Discovered
+    discovered: Discovered
     scope: str | None
     expires: float
     state: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)
@@ -37,28 +35,16 @@ class PendingSignIn:
     @property
     def url(self) -> str:
         """The URL at which a person signs in."""
-        digest = hashlib.sha256(self.verifier.encode()).digest()
-        query = {
-            "response_type": "code",
-            "client_id": self.credential.client_id,
-            "redirect_uri": self.credential.redirect_uri,
-            "state": self.state,
-            "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
-            "code_challenge_method": "S256",
-            **({"resource": self.credential.resource} if self.credential.resource else {}),
-            **({"scope": self.scope} if self.scope else {}),
-            **({"prompt": "consent"} if self.scope and "offline_access" in self.scope.split() else {}),
-        }
-        endpoint = self.found.server.authorization_endpoint
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
-
-    def check_issuer(self, iss: str | None) -> None:
-        """Raise if the answer comes from another authorization server (RFC 9207)."""
-        server = self.found.server
-        if iss is not None and iss != server.issuer:
-            raise ToolError("the sign-in failed: the answer comes from another authorization server (iss)")
-        if iss is None and server.sends_issuer:
-            raise ToolError("the sign-in failed: the answer has no iss, although the authorization server sends it")
+        scope = self.scope or ""
+        return self.discovered.server.build_sign_in_url(
+            self.credential.client_id,
+            self.credential.redirect_uri,
+            self.state,
+            self.verifier,
+            resource=self.credential.resource,
+            scope=scope,
+            prompt="consent" if "offline_access" in scope.split() else "",
+        )
 
 
 class PendingSignIns:

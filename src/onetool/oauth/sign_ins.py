@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,13 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.config.model import OAuth, Server
-from onetool.errors import ConfigError, NetworkError, ToolError
-from onetool.net import HostRules, Net
+from onetool.errors import ConfigError, ToolError
+from onetool.net import ANY_HOST, Net
 from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.discovery import Discovered, Discovery, OnStep
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PendingSignIn, PendingSignIns, check_answer
-from onetool.oauth.token_requests import TokenRejected, TokenRequests
+from onetool.oauth.token_requests import DEVICE_GRANT, TokenRejected, TokenRequests
 from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import describe_unknown_account
@@ -27,13 +28,13 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from onetool.state.storage import CredentialStorage
 
-ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # `GuardedHttp` limits each request
 CALLBACK_PATH = "/oauth/callback"
 CLIENT_PATH = "/oauth/client.json"
 LOOPBACK_REDIRECTS = ("http://127.0.0.1/callback", "http://localhost/callback")
 MAX_INTERVAL_SECONDS = 60.0
 DEFAULT_INTERVAL_SECONDS = 5.0
 DEFAULT_AGENT = "default"
+NO_CREDENTIAL = Credential("", "", "")
 MAX_DEVICE_SECONDS = 600.0
 
 
@@ -84,7 +85,8 @@ class SignIns:
         found = await self.discover(target)
         requests = self._requests(target)
         credential = replace(await requests.register(found, "", None), signed_in_at=time.time())
-        return await requests.request_machine_token(credential, found.scope)
+        form = {"grant_type": "client_credentials", **({"scope": found.scope} if found.scope else {})}
+        return credential.add_tokens(await requests.request_tokens(credential, form))
 
     def _http(self, target: SignInTarget) -> GuardedHttp:
         return GuardedHttp(self._net, target.url, allow_private_addresses=self._allow_private_addresses)
@@ -113,11 +115,11 @@ class SignIns:
     async def finish(self, fields: Mapping[str, str]) -> tuple[Identity, Credential]:
         """Finish the sign-in with the fields of its callback, which can be used once."""
         pending = self.pending.take(fields.get("state", ""))
-        pending.check_issuer(fields.get("iss"))
+        pending.discovered.server.check_issuer(fields.get("iss"))
         code = check_answer(fields)
         requests = self._requests(pending.identity.target)
         credential = replace(pending.credential, scope=pending.scope or "", signed_in_at=time.time())
-        credential = await requests.exchange_code(credential, code, pending.verifier)
+        credential = credential.add_tokens(await requests.exchange_code(credential, code, pending.verifier))
         await self.get_source(pending.identity).store(credential)
         return pending.identity, credential
 
@@ -149,10 +151,11 @@ class SignIns:
         interval = _read_number(codes.get("interval"), DEFAULT_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)
         lifetime = _read_number(codes.get("expires_in"), MAX_DEVICE_SECONDS, MAX_DEVICE_SECONDS)
         deadline = time.monotonic() + lifetime
+        form = {"grant_type": DEVICE_GRANT, "device_code": codes["device_code"]}
         while time.monotonic() < deadline:
             await asyncio.sleep(interval)
             try:
-                done = await self._requests(identity.target).poll_device(credential, codes["device_code"])
+                answer = await self._requests(identity.target).request_tokens(credential, form)
             except TokenRejected as error:
                 match error.fields.get("error"):
                     case "authorization_pending":
@@ -161,7 +164,7 @@ class SignIns:
                         interval = min(interval + DEFAULT_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)
                         continue
                 raise
-            done = replace(done, signed_in_at=time.time())
+            done = replace(credential.add_tokens(answer), signed_in_at=time.time())
             await self.get_source(identity).store(done)
             return done
         raise ToolError("the sign-in failed: nobody entered the code in time")
@@ -170,46 +173,42 @@ class SignIns:
         self, identity: Identity, found: Discovered, redirect_uri: str
     ) -> tuple[Credential, Credential | None]:
         """Return a credential with a client, and the stored one. A client that was registered before is used again."""
-        stored = await self.get_source(identity).read()
-        before = stored[1] if stored is not None else None
+        before = await self.get_source(identity).read()
         server = found.server
         is_same = before is not None and (before.issuer, before.redirect_uri) == (server.issuer, redirect_uri)
         if before is not None and is_same and identity.target.settings.client_id is None:
-            kept = replace(before.drop_tokens(), token_endpoint=server.token_endpoint, resource=found.resource, user="")
-            return replace(kept, missing_scope=""), before
+            kept = replace(before.drop_tokens(), token_endpoint=server.token_endpoint, resource=found.resource)
+            return replace(kept, user="", missing_scope=""), before
         client_url = f"{self.public_url}{CLIENT_PATH}" if (self.public_url or "").startswith("https://") else None
         return await self._requests(identity.target).register(found, redirect_uri, client_url), before
 
     async def sign_out(self, identity: Identity) -> bool:
         """Delete the sign-in and revoke its tokens. Return whether there was one."""
         source = self.get_source(identity)
-        stored = await source.read()
-        if stored is None:
+        credential = await source.read()
+        if credential is None:
             return False
         await source.update(lambda _: None)
-        try:
-            await self._requests(identity.target).revoke(stored[1])
-        except (NetworkError, ToolError):
-            return True  # the tokens are deleted here; they expire there
+        with suppress(ToolError):  # the tokens are deleted here; they expire there
+            await self._requests(identity.target).revoke(credential)
         return True
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     async def describe(self, identity: Identity) -> JsonObject:
         """Return the state of a sign-in, without secrets."""
-        stored = await self.get_source(identity).read()
-        credential = stored[1] if stored is not None else None
-        is_signed_in = credential is not None and credential.is_usable
-        expires = credential.expires_at if credential is not None and is_signed_in else None
+        credential = await self.get_source(identity).read() or NO_CREDENTIAL
+        current = credential if credential.is_usable else NO_CREDENTIAL
+        expires = current.expires_at
         return {
             "account": identity.account or None,
             "agent": identity.subject or None,
-            "signed_in": is_signed_in,
-            "user": (credential.user or None) if credential is not None and is_signed_in else None,
+            "signed_in": credential.is_usable,
+            "user": current.user or None,
             "expires_at": None if expires is None else in_utc(expires, "seconds"),
-            "refreshes": bool(credential is not None and credential.refresh_token),
-            "scope": (credential.scope or None) if credential is not None else None,
-            "issuer": credential.issuer if credential is not None else None,
+            "refreshes": bool(credential.refresh_token),
+            "scope": credential.scope or None,
+            "issuer": credential.issuer or None,
         }
 
     async def list_identities(self, target: SignInTarget) -> list[Identity]:

@@ -13,7 +13,7 @@ from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import Response
 from onetool.oauth.credential import Credential, TokenAnswer
 from onetool.oauth.discovery import Discovered, is_same_issuer
-from onetool.oauth.guarded_http import GuardedHttp, parse_object
+from onetool.oauth.guarded_http import GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -88,7 +88,7 @@ class TokenRequests:
         }
         url = found.server.registration_endpoint
         response = await self._http.post_json(url, request, "registration_endpoint")
-        answer = parse_object(response)
+        answer = response.parse_object()
         if response.status not in CREATED or answer is None:
             raise _rejection("registration of the client", response)
         client_id = answer.get("client_id")
@@ -105,22 +105,18 @@ class TokenRequests:
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
-    async def exchange_code(self, credential: Credential, code: str, verifier: str) -> Credential:
+    async def exchange_code(self, credential: Credential, code: str, verifier: str) -> TokenAnswer:
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": credential.redirect_uri,
             "code_verifier": verifier,
         }
-        return await self._request_tokens(credential, form)
+        return await self.request_tokens(credential, form)
 
     async def refresh(self, credential: Credential) -> Credential:
         form = {"grant_type": "refresh_token", "refresh_token": credential.refresh_token}
-        return await self._request_tokens(credential, form)
-
-    async def request_machine_token(self, credential: Credential, scope: str | None) -> Credential:
-        form = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
-        return await self._request_tokens(credential, form)
+        return credential.add_tokens(await self.request_tokens(credential, form))
 
     async def request_device(self, found: Discovered, credential: Credential) -> JsonObject:
         """Return the codes of a device flow. The verification URL is checked."""
@@ -131,7 +127,7 @@ class TokenRequests:
         }
         form, headers = self._authenticate(credential, form)
         response = await self._http.post_form(url, form, "device_authorization_endpoint", headers)
-        answer = parse_object(response)
+        answer = response.parse_object()
         if response.status != OK or answer is None:
             raise _rejection("start of the device flow", response)
         for name in ("device_code", "user_code", "verification_uri"):
@@ -140,9 +136,6 @@ class TokenRequests:
         self._http.check_url(answer["verification_uri"], "verification_uri")
         return answer
 
-    async def poll_device(self, credential: Credential, device_code: str) -> Credential:
-        return await self._request_tokens(credential, {"grant_type": DEVICE_GRANT, "device_code": device_code})
-
     async def revoke(self, credential: Credential) -> None:
         """Revoke the tokens at the authorization server, if it supports that."""
         token = credential.refresh_token or credential.access_token
@@ -150,15 +143,15 @@ class TokenRequests:
             form, headers = self._authenticate(credential, {"token": token})
             await self._http.post_form(credential.revocation_endpoint, form, "revocation_endpoint", headers)
 
-    async def _request_tokens(self, credential: Credential, form: dict[str, str]) -> Credential:
+    async def request_tokens(self, credential: Credential, form: dict[str, str]) -> TokenAnswer:
         if credential.resource:
             form = {**form, "resource": credential.resource}
         form, headers = self._authenticate(credential, form)
         response = await self._http.post_form(credential.token_endpoint, form, "token_endpoint", headers)
-        answer = parse_object(response)
+        answer = response.parse_object()
         if response.status != OK or answer is None:
             raise _rejection("request of a token", response)
-        return credential.add_tokens(_parse_tokens(answer, credential.token_endpoint))
+        return _parse_tokens(answer, credential.token_endpoint)
 
     def _authenticate(self, credential: Credential, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         """Return the form and the headers with the proof of the client, which only the issuer in the settings gets."""
@@ -219,12 +212,14 @@ def _parse_tokens(answer: JsonMapping, url: str) -> TokenAnswer:
     if str(answer.get("token_type", "bearer")).lower() != "bearer":
         kind = quote(str(answer["token_type"]), 60)
         raise NetworkError(f"cannot use the answer of {url}: token_type is {kind}, not Bearer", reason="protocol")
+    id_token = answer.get("id_token")
     return TokenAnswer(
         access_token=access,
         refresh_token=refresh if isinstance(refresh, str) and TOKEN.fullmatch(refresh) else "",
         expires_in=_parse_seconds(answer.get("expires_in")),
         scope=scope if isinstance(scope, str) else None,
-        user=_read_user(answer.get("id_token")),
+        user=_read_user(id_token),
+        id_token=id_token if isinstance(id_token, str) else "",
     )
 
 
@@ -254,7 +249,7 @@ def _read_user(id_token: Any) -> str:
 
 def _rejection(subject: str, response: Response) -> ToolError:
     """Return the error for a failed request. It never contains more of the answer than its error code."""
-    answer = parse_object(response) or {}
+    answer = response.parse_object() or {}
     code = answer.get("error")
     if response.status >= SERVER_ERROR or response.status == TOO_MANY or not isinstance(code, str):
         return NetworkError(f"{subject} failed: the authorization server returned {response.status}", reason="protocol")

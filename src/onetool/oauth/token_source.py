@@ -43,7 +43,7 @@ class TokenSource:
         self._tasks = tasks
         self._limiter = limiter
         self._version: object = ()  # of the store when it was read
-        self._found: tuple[CredentialKey, Credential] | None = None
+        self._credential: Credential | None = None
         self._renewal: asyncio.Future[Credential] | None = None
         self._is_target_used = False
 
@@ -52,49 +52,49 @@ class TokenSource:
         await self.read()
         return self._is_target_used
 
-    async def read(self) -> tuple[CredentialKey, Credential] | None:
+    async def read(self) -> Credential | None:
         """Return the stored credential. The store is read again if any process has changed it."""
         version = self._store.version()
         if version != self._version:
-            self._found = await run_in_thread(self._find)
+            self._credential = await run_in_thread(self._find)
             self._version = version
-        return self._found
+        return self._credential
 
-    def _find(self) -> tuple[CredentialKey, Credential] | None:
+    def _find(self) -> Credential | None:
         """Return the most recent sign-in of this identity."""
-        identity = self.identity
-        own = identity.target.make_key("", identity.account, identity.subject)
-        all_keys = self._store.list_keys()
-        self._is_target_used = any(key.target == own.target for key in all_keys)
-        keys = [key for key in all_keys if key[1:] == own[1:]]
-        found = [(key, Credential.from_json(text)) for key in keys if (text := self._store.get(key)) is not None]
-        return max(found, key=lambda each: each[1].signed_in_at, default=None)
+        own = self._make_key()
+        keys = self._store.list_keys()
+        self._is_target_used = any(key.target == own.target for key in keys)
+        texts = [self._store.get(key) for key in keys if key[1:] == own[1:]]
+        credentials = [Credential.from_json(text) for text in texts if text is not None]
+        return max(credentials, key=lambda credential: credential.signed_in_at, default=None)
+
+    def _make_key(self, issuer: str = "") -> CredentialKey:
+        return self.identity.target.make_key(issuer, self.identity.account, self.identity.subject)
 
     async def get(self) -> str:
         """Return a valid token. Raise SignInRequired if there is none and none can be requested."""
-        found = await self.read()
-        if found is None or not found[1].access_token:
-            if self._sign_in_machine is None:
-                raise self.identity.require_sign_in()
-            return (await self._start(self._sign_in(""))).access_token
-        if not found[1].is_due():
-            return found[1].access_token
-        return await self.replace(found[1].access_token)
+        credential = await self.read()
+        if credential is not None and credential.is_valid:
+            return credential.access_token
+        used = "" if credential is None else credential.access_token
+        if not used and self._sign_in_machine is None:
+            raise self.identity.require_sign_in()
+        return await self.replace(used)
 
     async def replace(self, used: str) -> str:
         """Return a token after the one that was used expired or was rejected."""
         self._version = ()
-        found = await self.read()
-        if found is None:
-            raise self.identity.require_sign_in()
-        key, credential = found
-        if credential.access_token != used and credential.access_token and not credential.is_due():
+        credential = await self.read()
+        if credential is not None and credential.is_valid and credential.access_token != used:
             return credential.access_token  # another process has refreshed it
         if self._sign_in_machine is not None:
             return (await self._start(self._sign_in(used))).access_token
+        if credential is None:
+            raise self.identity.require_sign_in()
         if not credential.refresh_token:
             raise self.identity.require_sign_in(f"the sign-in to {self.identity.label} has expired")
-        return (await self._start(self._refresh(key, used))).access_token
+        return (await self._start(self._refresh(self._make_key(credential.issuer), used))).access_token
 
     async def _start(self, work: "Awaitable[Credential]") -> Credential:
         """Run the work once for all callers. A cancelled caller does not cancel it: a token could get lost."""
@@ -140,9 +140,9 @@ class TokenSource:
     async def _sign_in(self, used: str) -> Credential:
         """Request a token for the client itself, unless another process has a newer one."""
         assert self._sign_in_machine is not None
-        found = await self.read()
-        if found is not None and found[1].access_token != used and found[1].access_token and not found[1].is_due():
-            return found[1]
+        credential = await self.read()
+        if credential is not None and credential.is_valid and credential.access_token != used:
+            return credential
         try:
             credential = await self._sign_in_machine()
         except TokenRejected as error:
@@ -155,8 +155,7 @@ class TokenSource:
 
     async def store(self, credential: Credential) -> None:
         """Store a new sign-in, and delete those of other issuers."""
-        identity = self.identity
-        key = identity.target.make_key(credential.issuer, identity.account, identity.subject)
+        key = self._make_key(credential.issuer)
         await run_in_thread(self._replace_all, key, credential.to_json(), limiter=self._limiter)
         self._version = ()
 
@@ -168,13 +167,13 @@ class TokenSource:
 
     async def update(self, change: Callable[[Credential], Credential | None]) -> None:
         """Change the stored credential, if there is one; None deletes it."""
-        found = await self.read()
-        if found is None:
+        credential = await self.read()
+        if credential is None:
             return
 
         def apply(text: str | None) -> str | None:
             changed = None if text is None else change(Credential.from_json(text))
             return None if changed is None else changed.to_json()
 
-        await run_in_thread(self._store.update, found[0], apply, limiter=self._limiter)
+        await run_in_thread(self._store.update, self._make_key(credential.issuer), apply, limiter=self._limiter)
         self._version = ()

@@ -166,8 +166,8 @@ class UpstreamSession:
     async def notice_sign_in(self) -> None:
         """Allow the next attempt at once if somebody has signed in since the last one."""
         if self.source is not None and isinstance(self._supervised.failure, SignInRequired):
-            stored = await self.source.read()
-            if stored is not None and stored[1].access_token:
+            credential = await self.source.read()
+            if credential is not None and credential.access_token:
                 self._supervised.retry_now()
 
     async def _require_sign_in(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from onetool.config.model import ApprovalNotice
 from onetool.errors import NetworkError, ToolError
 from onetool.logging import Log
-from onetool.net import HostRules, Net, Request
+from onetool.net import ANY_HOST, HostRules, Net, Request
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
@@ -19,7 +19,6 @@ TIMEOUT_SECONDS = 10.0
 MAX_WAITING = 100
 MAX_SUMMARY_CHARS = 300
 MAX_RESPONSE_BYTES = 64 << 10
-ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # each request is limited to the host of the webhook
 # What programs such as notify-send and osascript need; everything else may be a secret.
 ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR"),

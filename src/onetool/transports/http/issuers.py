@@ -8,36 +8,30 @@ cannot be fetched for an hour, no JWT of the issuer is accepted until they can.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.config.model import is_loopback_host
 from onetool.errors import NetworkError, ToolError
 from onetool.logging import Log
-from onetool.net import HostRules, Net
-from onetool.net.messages import Request, Response
-from onetool.net.urls import Target, parse_target
+from onetool.net import ANY_HOST, Net, Response
+from onetool.oauth.discovery import ServerMetadata, invalid_document
+from onetool.oauth.guarded_http import GuardedHttp
 from onetool.transports.http.errors import ApiError
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
-from onetool_child.messages import has_few_values
 
-ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # each request is limited to one host
-MAX_DOCUMENT_BYTES = 256 << 10
 MAX_KEYS = 100
 MAX_KEY_ID_CHARS = 200
-MAX_URL_CHARS = 2000
 # of the modulus in base64: 2048 to 8192 bits
 MIN_RSA_CHARS = 340
 MAX_RSA_CHARS = 1400
 MAX_EXPONENT_CHARS = 12
-REQUEST_SECONDS = 10.0
 REFRESH_SECONDS = 600.0
 MAX_AGE_SECONDS = 3600.0
 UNKNOWN_KEY_SECONDS = 60.0  # between fetches because of an unknown key
@@ -51,17 +45,6 @@ KEY_TYPES = {
     "ES512": ("EC", ("P-521",)),
     "EdDSA": ("OKP", ("Ed25519", "Ed448")),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class IssuerMetadata:
-    """The parts of a discovery document that are used. Its URLs are checked."""
-
-    jwks_url: str
-    authorization_url: str | None
-    token_url: str | None
-    sends_issuer: bool  # whether it names itself in authorization responses (RFC 9207)
-    accepts_secret_in_header: bool
 
 
 @dataclass(slots=True)
@@ -90,7 +73,7 @@ class IssuerKey:
 
 @dataclass(slots=True)
 class _IssuerState:
-    metadata: IssuerMetadata | None = None
+    metadata: ServerMetadata | None = None
     keys: tuple[IssuerKey, ...] = ()
     fetched: float = -MAX_AGE_SECONDS  # when keys were fetched
     attempted: float = -MAX_AGE_SECONDS  # when the last fetch began
@@ -123,15 +106,19 @@ class IssuerDirectory:
             raise _unavailable_error(issuer)
         return None if found is None else found.parse(algorithm)
 
-    async def get_metadata(self, issuer: str) -> IssuerMetadata:
+    async def get_metadata(self, issuer: str) -> ServerMetadata:
         state = await self._get_state(issuer)
         assert state.metadata is not None
         return state.metadata
 
-    async def post_form(self, issuer: str, url: str, fields: bytes, headers: Mapping[str, str]) -> JsonObject:
-        """Send a form to an endpoint of the issuer and return the JSON object of a successful response."""
-        form = {"Content-Type": "application/x-www-form-urlencoded", **headers}
-        return _parse_object(await self._send(issuer, Request("POST", url, tuple(form.items()), fields)))
+    @asynccontextmanager
+    async def connect(self, issuer: str) -> AsyncIterator[GuardedHttp]:
+        """Open a client for requests to an issuer, for a moment: the next request is minutes away."""
+        net = Net(ANY_HOST)
+        try:
+            yield GuardedHttp(net, issuer)
+        finally:
+            await net.close()
 
     async def _get_state(self, issuer: str) -> _IssuerState:
         """Return the state with keys that are not too old."""
@@ -156,8 +143,9 @@ class IssuerDirectory:
                 return
             state.attempted = now
             try:
-                state.metadata = await self._fetch_metadata(issuer)
-                response = await self._send(issuer, Request("GET", state.metadata.jwks_url))
+                async with self.connect(issuer) as http:
+                    state.metadata = await _fetch_metadata(http, issuer)
+                    response = await http.get(state.metadata.jwks_uri, "jwks_uri")
                 state.keys = await run_in_thread(_parse_keys, response)
             except ToolError as error:
                 state.has_failed = True
@@ -166,65 +154,21 @@ class IssuerDirectory:
             state.fetched = now
             state.has_failed = False
 
-    async def _fetch_metadata(self, issuer: str) -> IssuerMetadata:
-        url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-        document = _parse_object(await self._send(issuer, Request("GET", url)))
-        if document.get("issuer") != issuer:
-            raise NetworkError("the discovery document is of another issuer", reason="protocol")
-        methods = document.get("token_endpoint_auth_methods_supported")
-        return IssuerMetadata(
-            check_endpoint(issuer, document.get("jwks_uri")),
-            _check_optional(issuer, document.get("authorization_endpoint")),
-            _check_optional(issuer, document.get("token_endpoint")),
-            sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
-            accepts_secret_in_header=not isinstance(methods, list) or "client_secret_basic" in methods,
-        )
 
-    async def _send(self, issuer: str, request: Request) -> Response:
-        net = Net(ANY_HOST)
-        rules = _make_rules(parse_target(issuer), parse_target(request.url))
-        try:
-            response = await net.send(
-                request, timeout=REQUEST_SECONDS, max_bytes=MAX_DOCUMENT_BYTES, follow_redirects=False, rules=(rules,)
-            )
-        finally:
-            await net.close()  # the next request is minutes away
-        if response.status != OK:
-            raise NetworkError(f"the issuer returned status {response.status}", reason="protocol")
-        return response
-
-
-def check_endpoint(issuer: str, url: object) -> str:
-    """Return the URL of an endpoint. Raise unless it uses https, or http if issuer and endpoint are on loopback."""
-    if not isinstance(url, str) or len(url) > MAX_URL_CHARS:
-        raise NetworkError("the discovery document lacks a URL", reason="protocol")
-    target = parse_target(url)
-    home = parse_target(issuer)
-    is_local = is_loopback_host(target.host) and is_loopback_host(home.host)
-    if target.scheme != "https" and not is_local:
-        raise NetworkError("the discovery document has a URL without https", reason="protocol")
-    return url
-
-
-def _check_optional(issuer: str, url: object) -> str | None:
-    return None if url is None else check_endpoint(issuer, url)
-
-
-def _make_rules(issuer: Target, target: Target) -> HostRules:
-    """Allow only this host. It may have a private address if the settings name it, or if both are on loopback."""
-    is_local = is_loopback_host(target.host) and is_loopback_host(issuer.host)
-    return HostRules((target.authority,), allow_private_addresses=is_local or target.origin == issuer.origin)
+async def _fetch_metadata(http: GuardedHttp, issuer: str) -> ServerMetadata:
+    url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+    document = _parse_object(await http.get(url, "issuer"))
+    metadata = ServerMetadata.parse(document, url, http, required=("jwks_uri",), needs_pkce=False)
+    if metadata.issuer != issuer:
+        raise invalid_document(url, "it is of another issuer")
+    return metadata
 
 
 def _parse_object(response: Response) -> JsonObject:
-    text = response.text()
-    try:
-        data = json.loads(text) if has_few_values(text) else None
-    except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
-        raise NetworkError("the issuer returned a document that is not a JSON object", reason="protocol")
-    return data
+    document = response.parse_object() if response.status == OK else None
+    if document is None:
+        raise invalid_document(response.url, f"status {response.status}, or not a JSON object")
+    return document
 
 
 def _parse_keys(response: Response) -> tuple[IssuerKey, ...]:

@@ -4,27 +4,26 @@ The browser that starts a sign-in gets a cookie, and only that browser can finis
 access and refresh tokens are not kept. The session ends when the ID token expires.
 """
 
-import base64
-import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import quote, urlencode
 
 from anyio.to_thread import run_sync as run_in_thread
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from onetool.config.model import Auth, Issuer
+from onetool.config.model import Auth, Issuer, OAuth
 from onetool.errors import ToolError
 from onetool.logging import Log
+from onetool.oauth.discovery import Discovered, ServerMetadata
+from onetool.oauth.token_requests import TokenRequests
 from onetool.transports.http.auth import CALLBACK_PATH, SIGN_IN_PATH
 from onetool.transports.http.credential import RequestCredential
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.issuers import IssuerDirectory, IssuerMetadata
+from onetool.transports.http.issuers import IssuerDirectory
 from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.request_checks import Bind, find_base_url, read_bind
 from onetool.transports.http.sessions import BrowserSessions
@@ -81,26 +80,17 @@ class BrowserSignIn:
         if base_url is None:
             raise ApiError("invalid", "the URL of this server is unknown", hint="set auth.public_url in onetool.yaml")
         metadata = await self._directory.get_metadata(entry.issuer)
-        if metadata.authorization_url is None or metadata.token_url is None:
+        if not (metadata.authorization_endpoint and metadata.token_endpoint):
             raise ApiError("issuer_unavailable", f"the issuer {entry.issuer} does not support sign-in in a browser")
         nonce, verifier = (secrets.token_urlsafe(32) for _ in range(2))
         facts = {"issuer": entry.issuer, "client_id": entry.client_id, "base_url": base_url}
         facts |= {"nonce": nonce, "verifier": verifier}
         begin = partial(self._sessions.begin_sign_in, facts, is_secure=base_url.startswith("https://"))
         cookie, state = await run_in_thread(begin)
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-        query = {
-            "response_type": "code",
-            "client_id": entry.client_id or "",
-            "redirect_uri": base_url + CALLBACK_PATH,
-            "scope": " ".join(dict.fromkeys(("openid", *entry.scopes))),
-            "state": state,
-            "nonce": nonce,
-            "code_challenge": challenge,
-            "code_challenge_method": "S256",
-        }
-        mark = "&" if "?" in metadata.authorization_url else "?"
-        target = f"{metadata.authorization_url}{mark}{urlencode(query)}"
+        redirect_uri = base_url + CALLBACK_PATH
+        scope = " ".join(dict.fromkeys(("openid", *entry.scopes)))
+        client_id = entry.client_id or ""
+        target = metadata.build_sign_in_url(client_id, redirect_uri, state, verifier, scope=scope, nonce=nonce)
         return RedirectResponse(target, SEE_OTHER, {"set-cookie": cookie})
 
     def _find_entry(self, issuer: str | None) -> Issuer:
@@ -142,9 +132,7 @@ class BrowserSignIn:
             raise _SignInFailed("denied", "the issuer rejected the sign-in")
         try:
             metadata = await self._directory.get_metadata(pending.entry.issuer)
-            issuer = query.get("iss")
-            if issuer not in {None, pending.entry.issuer} or (issuer is None and metadata.sends_issuer):
-                raise _SignInFailed("failed", "the answer is of another issuer")
+            metadata.check_issuer(query.get("iss"))
             id_token = await self._request_id_token(pending, metadata, query.get("code", ""))
             return await self._check_id_token(pending, id_token)
         except ApiError as error:
@@ -153,27 +141,16 @@ class BrowserSignIn:
         except ToolError as error:
             raise _SignInFailed("failed", error.message) from None
 
-    async def _request_id_token(self, pending: _PendingSignIn, metadata: IssuerMetadata, code: str) -> str:
+    async def _request_id_token(self, pending: _PendingSignIn, metadata: ServerMetadata, code: str) -> str:
         entry = pending.entry
-        headers = {}
-        fields = {
-            "grant_type": "authorization_code",
-            "code": code[:MAX_PARAMETER_CHARS],
-            "redirect_uri": pending.base_url + CALLBACK_PATH,
-            "client_id": entry.client_id or "",
-            "code_verifier": pending.verifier,
-        }
-        if entry.client_secret and metadata.accepts_secret_in_header:
-            pair = f"{quote(entry.client_id or '', safe='')}:{quote(entry.client_secret, safe='')}"
-            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        elif entry.client_secret:
-            fields["client_secret"] = entry.client_secret
-        url = metadata.token_url or ""
-        answer = await self._directory.post_form(entry.issuer, url, urlencode(fields).encode(), headers)
-        id_token = answer.get("id_token")
-        if not isinstance(id_token, str):
+        settings = OAuth(client_id=entry.client_id, client_secret=entry.client_secret, issuer=entry.issuer)
+        async with self._directory.connect(entry.issuer) as http:
+            requests = TokenRequests(http, settings)
+            client = await requests.register(Discovered(metadata, "", None), pending.base_url + CALLBACK_PATH, None)
+            answer = await requests.exchange_code(client, code[:MAX_PARAMETER_CHARS], pending.verifier)
+        if not answer.id_token:
             raise _SignInFailed("failed", "the issuer sent no ID token")
-        return id_token
+        return answer.id_token
 
     async def _check_id_token(self, pending: _PendingSignIn, id_token: str) -> RequestCredential:
         entry = pending.entry
