@@ -29,7 +29,6 @@ from onetool.core.tool import Tool
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
-from onetool.net.retry_after import parse_retry_after
 from onetool.results.blobs import Media, open_media
 from onetool.state.memory import MemoryCounters
 
@@ -235,7 +234,7 @@ NOW = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
     ],
 )  # fmt: skip
 def test_retry_after_is_a_number_or_a_date(text: str, seconds: float) -> None:
-    assert parse_retry_after(Response(503, (("Retry-After", text),), b"", "", 0), NOW) == seconds
+    assert Response(503, (("Retry-After", text),), b"", "", 0).parse_retry_after(NOW) == seconds
 
 
 # --- limits ------------------------------------------------------------------------------------------------

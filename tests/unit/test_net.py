@@ -513,7 +513,7 @@ def test_a_compressed_body_is_read_the_same_in_any_chunks(data: bytes, sizes: li
         yield rest
 
     encoding = "gzip" if form == "gzip" else "deflate"
-    assert anyio.run(read_body, chunks(), [encoding], LIMIT) == data
+    assert anyio.run(read_body, chunks(), encoding, LIMIT) == data
 
 
 # --- timeouts ----------------------------------------------------------------------------------------------

@@ -38,7 +38,6 @@ from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTim
 from onetool.net import HostRules, Net
 from onetool.net.messages import Request, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS
-from onetool.net.retry_after import parse_retry_after
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -231,7 +230,7 @@ class _Call:
         """Return the pause: doubled each time, with jitter, and at least what the server requests."""
         max_pause: float = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt)
         pause = max_pause * (1 - self.backend.random() / 2)
-        return pause if isinstance(response, NetworkError) else max(pause, parse_retry_after(response))
+        return pause if isinstance(response, NetworkError) else max(pause, response.parse_retry_after())
 
     async def _send_once(self, request: Request) -> Response:
         seconds = self._seconds_left
@@ -337,7 +336,7 @@ class _Call:
         body = redacted[:MAX_BODY_CHARS]
         excerpt = " ".join(body[:MAX_MESSAGE_CHARS].split())
         detail = f": {excerpt}" if excerpt else ""
-        seconds = parse_retry_after(response)
+        seconds = response.parse_retry_after()
         return HttpStatusError(
             f"{self._label} returned {_format_status(response.status)}{detail}",
             status=response.status,

@@ -12,7 +12,6 @@ from onetool.config.model import Llm
 from onetool.errors import HttpStatusError, OutputInvalid, ToolError
 from onetool.llm.messages import Completion, Message
 from onetool.net import HostRules, Net, Request, Response
-from onetool.net.retry_after import parse_retry_after
 from onetool_child.json_types import JsonObject
 
 OK = 200
@@ -42,7 +41,7 @@ async def request_completion(
     send = partial(net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=(rules,))
     deadline = time.monotonic() + settings.timeout
     response = await send(timeout=settings.timeout)
-    pause = parse_retry_after(response) or DEFAULT_PAUSE_SECONDS
+    pause = response.parse_retry_after() or DEFAULT_PAUSE_SECONDS
     if response.status in RETRIED_STATUSES and time.monotonic() + pause < deadline:
         await anyio.sleep(pause)
         response = await send(timeout=max(0.0, deadline - time.monotonic()))

@@ -1,8 +1,8 @@
 """The HTTP client for outgoing requests, and the rules for the hosts and addresses it may reach.
 
 `Net.send` sends a request that `HostRules` allow. `urls` parses URLs, `hosts` is the allow-list, `addresses` identifies
-public addresses, `outgoing` decides what a redirect keeps, `sender` follows redirects, `transport` connects and
-`response_body` reads responses. Callers decide about retries.
+public addresses, `outgoing` decides what a redirect keeps, `transport` connects and `response_body` reads responses.
+Callers decide about retries.
 """
 
 from onetool.net.client import Net

@@ -1,14 +1,15 @@
 """The shared HTTP client: requests to allowed hosts and addresses, with a timeout and a size limit.
 
 Only connections are kept between requests: no cookies, no credentials. Proxies and passwords are not read from the
-environment. `sender` sends requests; it is imported with the first one.
+environment. `transport` imports the HTTP library, so it is only imported with the first request.
 """
 
 import importlib
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,14 +18,36 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net.hosts import HostRules
 from onetool.net.messages import ReadStream, Request, Resolve, Response
+from onetool.net.outgoing import REDIRECT_STATUSES, OutgoingRequest
+from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
-    from onetool.net.sender import Sender
-    from onetool.net.transport import OwnPorts
+    from onetool.net.transport import Connections, OwnPorts
 
-SENDER_MODULE = "onetool.net.sender"
+TRANSPORT_MODULE = "onetool.net.transport"
 MAX_REDIRECTS = 10
 MAX_LOOKUPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Limits and rules for a request and its redirects."""
+
+    rules: tuple[HostRules, ...]
+    max_bytes: int
+    max_redirects: int
+    secret_query: frozenset[str]
+    read_stream: ReadStream | None = None
+
+    @property
+    def private_advice(self) -> str:
+        """Advice to allow private addresses; empty if they are allowed."""
+        limited = (rules.private_advice for rules in self.rules if not rules.allow_private_addresses)
+        return next(limited, "")
+
+    def find_location(self, response: Response) -> str | None:
+        """Return the target of a redirect to follow, or None."""
+        return response.header("location") if self.max_redirects and response.status in REDIRECT_STATUSES else None
 
 
 class Net:
@@ -35,7 +58,7 @@ class Net:
         self._own_ports = own_ports
         self._resolve = resolve or self._resolve_host
         self._lookup_limiter = anyio.CapacityLimiter(MAX_LOOKUPS)
-        self._sender: Sender | None = None
+        self._connections: Connections | None = None
         self._requests = 0
         self._is_closed = False
 
@@ -53,37 +76,52 @@ class Net:
 
         `read_stream` reads a successful response that is an event stream; it then has an empty body.
         """
-        if SENDER_MODULE not in sys.modules:  # importing takes long enough to block the event loop
-            await run_in_thread(importlib.import_module, SENDER_MODULE)
-        from onetool.net.outgoing import OutgoingRequest
-        from onetool.net.sender import RequestLimits
-
+        if TRANSPORT_MODULE not in sys.modules:  # importing takes long enough to block the event loop
+            await run_in_thread(importlib.import_module, TRANSPORT_MODULE)
         outgoing = OutgoingRequest.from_request(request)
         redirects = MAX_REDIRECTS if follow_redirects else 0
         limits = RequestLimits((self.rules, *rules), max_bytes, redirects, request.secret_query, read_stream)
-        async with self._use_sender() as sender:
+        self._requests += 1
+        try:
             with anyio.move_on_after(timeout):
-                return await sender.send(outgoing, limits)
+                return await self._send(outgoing, limits)
+        finally:
+            self._requests -= 1
+            if self._is_closed:
+                await self.close()
         raise ToolTimeout(f"{outgoing.name} timed out after {timeout:g} s", timeout_ms=round(timeout * 1000))
 
     async def close(self) -> None:
         """Close the connections, or let the requests in flight finish under their rules and close them then."""
         self._is_closed = True
-        if self._sender is not None and not self._requests:
-            await self._sender.close()
+        if self._connections is not None and not self._requests:
+            await self._connections.close()
 
-    @asynccontextmanager
-    async def _use_sender(self) -> AsyncIterator["Sender"]:
-        from onetool.net.sender import Sender
+    async def _send(self, outgoing: OutgoingRequest, limits: RequestLimits) -> Response:
+        """Send the request and follow redirects, each of which is checked like the first request."""
+        from onetool.net.transport import Connections
 
-        sender = self._sender = self._sender or Sender(self._resolve, self._own_ports)
-        self._requests += 1
-        try:
-            yield sender
-        finally:
-            self._requests -= 1
-            if self._is_closed and not self._requests:
-                await sender.close()
+        connections = self._connections = self._connections or Connections(self._resolve, self._own_ports)
+        started = time.perf_counter()
+        redirects = 0
+        while True:
+            for rules in limits.rules:
+                rules.check_target(outgoing.target)
+            try:
+                response = await connections.send(outgoing, limits)
+            except NetworkError as error:
+                # `connect` means that nothing was sent, which is not true after a redirect.
+                if not redirects or error.fields.get("reason") != "connect":
+                    raise
+                fields = {**error.fields, "reason": "redirects"}
+                raise NetworkError(f"after a redirect: {error.message}", **fields) from None
+            location = limits.find_location(response)
+            if location is None:
+                return replace(response, seconds=time.perf_counter() - started)
+            if redirects == limits.max_redirects:
+                raise NetworkError(f"{outgoing.name}: more than {pluralize(redirects, 'redirect')}", reason="redirects")
+            outgoing = outgoing.redirect(response.status, location)
+            redirects = redirects + 1
 
     async def _resolve_host(self, host: str, port: int) -> list[str]:
         def look_up() -> list[str]:

@@ -1,10 +1,12 @@
 """Requests and responses of the HTTP client."""
 
 import codecs
+import datetime as dt
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
@@ -17,6 +19,7 @@ CHARSET_PREFIXES = (
 CHARSET_PATTERN = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
 # Every request of a tool has this header, so that a OneTool server recognizes it.
 OUTGOING_HEADER = "OneTool-Outgoing"
+MAX_RETRY_DIGITS = 9  # more digits would exceed any timeout
 EVENT_STREAM = "text/event-stream"
 # Reads the body of an event stream as far as it wants.
 ReadStream = Callable[[AsyncIterator[bytes]], Awaitable[None]]
@@ -59,6 +62,18 @@ class Response:
     def text(self) -> str:
         """Return the body as text. Invalid bytes are replaced; it never raises."""
         return self.body.decode(self.charset, "replace")
+
+    def parse_retry_after(self, now: dt.datetime | None = None) -> float:
+        """Return the seconds of the Retry-After header, a number or a date; 0 without one."""
+        text = (self.header("retry-after") or "").strip()
+        if text.isascii() and text.isdecimal():
+            return float(text[:MAX_RETRY_DIGITS])
+        try:
+            date = parsedate_to_datetime(text)
+            wait = date.replace(tzinfo=date.tzinfo or dt.UTC) - (now or dt.datetime.now(dt.UTC))
+        except (TypeError, ValueError, IndexError, OverflowError):
+            return 0.0
+        return max(0.0, wait.total_seconds())
 
     def parse_object(self) -> JsonObject | None:
         """Return the body if it is a JSON object, or None. One with very many values is not parsed."""

@@ -8,19 +8,24 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpcore2
 import httpx2  # noqa: F401 - `urls` parses URLs with it
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.errors import NetworkError
+from onetool.errors import ConfigError, NetworkError
 from onetool.net.addresses import parse_address
 from onetool.net.hosts import require_public
-from onetool.net.messages import Resolve
+from onetool.net.messages import EVENT_STREAM, Resolve, Response
 from onetool.net.outgoing import IDEMPOTENT_METHODS, OutgoingRequest
+from onetool.net.response_body import ENCODINGS, decode_chunks, get_encoding, read_body, too_large_error
+
+if TYPE_CHECKING:
+    from onetool.net.client import RequestLimits
 
 OwnPorts = Callable[[], Collection[int]]  # of OneTool's own HTTP servers; it may block
 MAX_CONNECTIONS = 256
@@ -28,23 +33,72 @@ MAX_IDLE_CONNECTIONS = 32
 IDLE_SECONDS = 4.0  # many servers close idle connections after five
 CONNECT_SECONDS = 5.0  # for an address that is not the last one to try
 HEADERS_TOO_LARGE = 431
+SWITCHING_PROTOCOLS = 101
+SUCCESS = 2  # the first digit of the status
+STATUSES_WITHOUT_BODY = frozenset({204, 304})
 MAX_ERROR_CHARS = 300  # characters of an error that may repeat what a server sent
 
 
-def open_pool(
-    resolve: Resolve, scheme: str, *, private_advice: str, own_ports: OwnPorts = tuple
-) -> httpcore2.AsyncConnectionPool:
-    """Create a connection pool. This blocks, because certificates are read from disk."""
-    return httpcore2.AsyncConnectionPool(
-        ssl_context=httpcore2.default_ssl_context() if scheme == "https" else None,
-        max_connections=MAX_CONNECTIONS,
-        max_keepalive_connections=MAX_IDLE_CONNECTIONS,
-        keepalive_expiry=IDLE_SECONDS,
-        network_backend=CheckedBackend(resolve, private_advice=private_advice, own_ports=own_ports),
-    )
+class Connections:
+    """The connection pools of a client. Requests limited to public addresses share no connection with others."""
+
+    def __init__(self, resolve: Resolve, own_ports: OwnPorts = tuple) -> None:
+        self._resolve = resolve
+        self._own_ports = own_ports
+        self._pool_lock = anyio.Lock()
+        self._pools: dict[tuple[str, str], httpcore2.AsyncConnectionPool] = {}
+
+    async def close(self) -> None:
+        pools = list(self._pools.values())
+        self._pools = {}
+        with anyio.CancelScope(shield=True):
+            for pool in pools:
+                await pool.aclose()
+
+    async def send(self, outgoing: OutgoingRequest, limits: "RequestLimits") -> Response:
+        """Send one request and read the response. The body of a redirect that is followed is not read."""
+        pool = await self._get_pool(outgoing.target.scheme, limits.private_advice)
+        with _convert_errors(outgoing.name):
+            async with aclosing(await _send(pool, outgoing)) as raw:
+                headers = tuple((name.decode("ascii", "replace"), _decode_header(value)) for name, value in raw.headers)
+                response = Response(raw.status, headers, b"", outgoing.target.redact(limits.secret_query), 0.0)
+                if response.status == SWITCHING_PROTOCOLS:
+                    problem = "the server switched protocols, which is not supported"
+                    raise NetworkError(f"{outgoing.name}: {problem}", reason="protocol")
+                if limits.find_location(response) is not None:
+                    return response
+                encoding = get_encoding(headers)
+                if limits.read_stream and response.status // 100 == SUCCESS and response.media_type == EVENT_STREAM:
+                    async with aclosing(decode_chunks(raw.aiter_stream(), encoding, limits.max_bytes)) as chunks:
+                        await limits.read_stream(chunks)
+                    return response
+                has_body = outgoing.method != "HEAD" and response.status not in STATUSES_WITHOUT_BODY
+                length = response.header("content-length") or ""
+                if has_body and length.isdecimal() and int(length[:20]) > limits.max_bytes:
+                    raise too_large_error(limits.max_bytes)
+                body = await read_body(raw.aiter_stream(), encoding, limits.max_bytes)
+                return replace(response, body=body, compression=encoding if body and encoding not in ENCODINGS else "")
+
+    async def _get_pool(self, scheme: str, private_advice: str) -> httpcore2.AsyncConnectionPool:
+        key = (scheme, private_advice)
+        async with self._pool_lock:
+            if key not in self._pools:
+                try:  # certificates are read from disk
+                    context = await run_in_thread(httpcore2.default_ssl_context) if scheme == "https" else None
+                except OSError as error:
+                    raise ConfigError(f"cannot read the TLS certificates of this machine: {error}") from None
+                backend = CheckedBackend(self._resolve, private_advice=private_advice, own_ports=self._own_ports)
+                self._pools[key] = httpcore2.AsyncConnectionPool(
+                    ssl_context=context,
+                    max_connections=MAX_CONNECTIONS,
+                    max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+                    keepalive_expiry=IDLE_SECONDS,
+                    network_backend=backend,
+                )
+            return self._pools[key]
 
 
-async def send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) -> httpcore2.Response:
+async def _send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) -> httpcore2.Response:
     """Send a request and return the response, which the caller reads and closes.
 
     A server may close a kept connection just as it is reused. Idempotent requests are then sent again.
@@ -139,7 +193,7 @@ def _close_if_cancelled(stream: httpcore2.AsyncNetworkStream) -> httpcore2.Async
 
 
 @contextmanager
-def convert_errors(name: str) -> Iterator[None]:
+def _convert_errors(name: str) -> Iterator[None]:
     """Convert errors of the library to NetworkError. Only the reason `connect` means that nothing was sent."""
     try:
         yield
@@ -165,3 +219,10 @@ def _describe_error(error: Exception) -> str:
         return os.strerror(cause.errno)
     text = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
     return text.rstrip(".")[:MAX_ERROR_CHARS] or "connection closed"
+
+
+def _decode_header(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
