@@ -3,7 +3,7 @@
 A failed sign-in must not raise here, because the SDK would close the connection: it is recorded for the caller instead.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import replace
 
 import httpx2
@@ -26,32 +26,21 @@ class BearerAuth(httpx2.Auth):
         self.failure: ToolError | None = None
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        token, error = await self._get_token()
+        identity = self._source.identity
+        token, error = await _try(self._source.get())
+        if isinstance(error, SignInRequired) and identity.target.is_optional:
+            error = None
         response = yield _add_token(request, token)
         if response.status_code == UNAUTHORIZED and token:
-            token, error = await self._replace_token(token)
+            token, error = await _try(self._source.replace(token))
             if token:
                 response = yield _add_token(request, token)
-        identity = self._source.identity
         challenge = response.headers.get("www-authenticate", "")
         if response.status_code == UNAUTHORIZED and (token or error or identity.target.accepts_sign_in(challenge)):
             reason = f"{identity.label} rejected the token of the sign-in" if token else ""
             self._record(error or identity.require_sign_in(reason))
         elif response.status_code == FORBIDDEN:
             await self._handle_missing_scope(challenge)
-
-    async def _get_token(self) -> tuple[str, ToolError | None]:
-        try:
-            return await self._source.get(), None
-        except ToolError as error:
-            is_optional = isinstance(error, SignInRequired) and self._source.identity.target.is_optional
-            return "", None if is_optional else error
-
-    async def _replace_token(self, used: str) -> tuple[str, ToolError | None]:
-        try:
-            return await self._source.replace(used), None
-        except ToolError as error:
-            return "", error
 
     async def _handle_missing_scope(self, challenge: str) -> None:
         """Remember the scope for the next sign-in: only a person can grant it."""
@@ -66,6 +55,14 @@ class BearerAuth(httpx2.Auth):
     def _record(self, error: ToolError) -> None:
         self.failure = error
         record_failure(error)
+
+
+async def _try(work: Awaitable[str]) -> tuple[str, ToolError | None]:
+    """Return a token, or an empty one and the error."""
+    try:
+        return await work, None
+    except ToolError as error:
+        return "", error
 
 
 def _add_token(request: httpx2.Request, token: str) -> httpx2.Request:

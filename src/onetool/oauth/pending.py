@@ -30,6 +30,7 @@ class PendingSignIn:
     scope: str | None
     expires: float
     state: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)
+    browser: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)  # its cookie
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(VERIFIER_BYTES), repr=False)
 
     @property

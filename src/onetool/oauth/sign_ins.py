@@ -1,6 +1,7 @@
 """The sign-ins of the application: tokens for requests, starting and finishing sign-ins, and their state."""
 
 import asyncio
+import hmac
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -44,7 +45,7 @@ class SignIns:
     def __init__(self, own_ports: Callable[[], set[int]]) -> None:
         self._net = Net(ANY_HOST, own_ports=own_ports)
         self._tasks = BackgroundTasks(lambda _error: None)  # the callers get the errors
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._limiter = anyio.CapacityLimiter(MAX_REFRESHES)
         self._sources: dict[Identity, TokenSource] = {}
         self.pending = PendingSignIns()
 
@@ -66,27 +67,20 @@ class SignIns:
     def get_source(self, identity: Identity) -> TokenSource:
         """Return the source of the token of an identity."""
         if identity not in self._sources:
-            self._limiter = self._limiter or anyio.CapacityLimiter(MAX_REFRESHES)
-            machine = (lambda: self._sign_in_machine(identity.target)) if identity.target.is_machine else None
             self._sources[identity] = TokenSource(
-                identity,
-                self._store,
-                renew=lambda old: self._refresh(identity, old),
-                sign_in_machine=machine,
-                tasks=self._tasks,
-                limiter=self._limiter,
+                identity, self._store, renew=self._renew, tasks=self._tasks, limiter=self._limiter
             )
         return self._sources[identity]
 
-    async def _refresh(self, identity: Identity, credential: Credential) -> Credential:
-        return await self._requests(identity.target).refresh(credential)
-
-    async def _sign_in_machine(self, target: SignInTarget) -> Credential:
-        found = await self.discover(target)
+    async def _renew(self, target: SignInTarget, old: Credential | None) -> Credential:
+        """Refresh a credential, or sign in as the client itself."""
         requests = self._requests(target)
-        credential = replace(await requests.register(found, "", None), signed_in_at=time.time())
-        form = {"grant_type": "client_credentials", **({"scope": found.scope} if found.scope else {})}
-        return credential.add_tokens(await requests.request_tokens(credential, form))
+        if old is not None:
+            return await requests.refresh(old)
+        discovered = await self.discover(target)
+        credential = replace(await requests.register(discovered, "", None), signed_in_at=time.time())
+        scope = {"scope": discovered.scope or ""}
+        return credential.add_tokens(await requests.request_tokens(credential, "client_credentials", scope))
 
     def _http(self, target: SignInTarget) -> GuardedHttp:
         return GuardedHttp(self._net, target.url, allow_private_addresses=self._allow_private_addresses)
@@ -112,9 +106,14 @@ class SignIns:
         scope = _merge_scopes(found.scope, before)
         return self.pending.add(identity, credential, found, scope)
 
-    async def finish(self, fields: Mapping[str, str]) -> tuple[Identity, Credential]:
-        """Finish the sign-in with the fields of its callback, which can be used once."""
+    async def finish(self, fields: Mapping[str, str], browser: str | None = None) -> tuple[Identity, Credential]:
+        """Finish the sign-in with the fields of its callback, which can be used once.
+
+        `browser` is the cookie of the browser, unless the callback is on loopback.
+        """
         pending = self.pending.take(fields.get("state", ""))
+        if browser is not None and not hmac.compare_digest(pending.browser.encode(), browser.encode()):
+            raise ToolError("the sign-in failed: it was not started in this browser. Start it again")
         pending.discovered.server.check_issuer(fields.get("iss"))
         code = check_answer(fields)
         requests = self._requests(pending.identity.target)
@@ -151,11 +150,12 @@ class SignIns:
         interval = _read_number(codes.get("interval"), DEFAULT_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)
         lifetime = _read_number(codes.get("expires_in"), MAX_DEVICE_SECONDS, MAX_DEVICE_SECONDS)
         deadline = time.monotonic() + lifetime
-        form = {"grant_type": DEVICE_GRANT, "device_code": codes["device_code"]}
+        form = {"device_code": codes["device_code"]}
+        requests = self._requests(identity.target)
         while time.monotonic() < deadline:
             await asyncio.sleep(interval)
             try:
-                answer = await self._requests(identity.target).request_tokens(credential, form)
+                answer = await requests.request_tokens(credential, DEVICE_GRANT, form)
             except TokenRejected as error:
                 match error.fields.get("error"):
                     case "authorization_pending":

@@ -4,23 +4,26 @@ import base64
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote as quote_url
+
+from pydantic import ValidationError
 
 from onetool.config.model import OAuth
 from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import Response
 from onetool.oauth.credential import Credential, TokenAnswer
-from onetool.oauth.discovery import Discovered, is_same_issuer
+from onetool.oauth.discovery import Discovered, invalid_document, is_same_issuer
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
-CREATED = frozenset({200, 201})
-OK = 200
+SUCCESS = frozenset({200, 201})
 SERVER_ERROR = 500
 TOO_MANY = 429
+AUTH_METHODS = ("none", "client_secret_post", "client_secret_basic")  # of clients that are registered here
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 ASSERTION_SECONDS = 300
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -41,15 +44,15 @@ class TokenRequests:
         self._http = http
         self._settings = settings
 
-    async def register(self, found: Discovered, redirect_uri: str, client_url: str | None) -> Credential:
+    async def register(self, discovered: Discovered, redirect_uri: str, client_url: str | None) -> Credential:
         """Return a credential without tokens: with the client of the settings, a client document, or a new client."""
-        server = found.server
+        server = discovered.server
         credential = Credential(
             issuer=server.issuer,
             token_endpoint=server.token_endpoint,
             client_id=self._settings.client_id or "",
             redirect_uri=redirect_uri,
-            resource=found.resource,
+            resource=discovered.resource,
             revocation_endpoint=server.revocation_endpoint,
         )
         if self._settings.client_id is not None:
@@ -62,7 +65,7 @@ class TokenRequests:
                 hint="register a client there with the redirect URI "
                 f"{redirect_uri or 'http://127.0.0.1/callback'}, then set auth: {{type: oauth, client_id: ...}}",
             )
-        return await self._register_client(found, credential)
+        return await self._register_client(discovered, credential)
 
     def _choose_auth_method(self, supported: tuple[str, ...]) -> str:
         if self._settings.private_key is not None:
@@ -71,68 +74,61 @@ class TokenRequests:
             return "none"
         return "client_secret_post" if supported and "client_secret_basic" not in supported else "client_secret_basic"
 
-    async def _register_client(self, found: Discovered, credential: Credential) -> Credential:
-        supported = found.server.auth_methods
-        known = ("none", "client_secret_post", "client_secret_basic")
-        method = next((each for each in known if each in supported), "none")
-        request: JsonObject = {
-            "client_name": "OneTool",
-            "redirect_uris": [credential.redirect_uri],
-            "grant_types": ["authorization_code", "refresh_token", DEVICE_GRANT]
-            if found.server.device_authorization_endpoint
-            else ["authorization_code", "refresh_token"],
-            "response_types": ["code"],
-            "token_endpoint_auth_method": method,
-            "application_type": "native" if credential.redirect_uri.startswith("http://") else "web",
-            **({"scope": found.scope} if found.scope else {}),
-        }
-        url = found.server.registration_endpoint
-        response = await self._http.post_json(url, request, "registration_endpoint")
-        answer = response.parse_object()
-        if response.status not in CREATED or answer is None:
-            raise _rejection("registration of the client", response)
-        client_id = answer.get("client_id")
-        secret = answer.get("client_secret") or ""
-        assigned = answer.get("token_endpoint_auth_method") or ("client_secret_basic" if secret else "none")
-        if not isinstance(client_id, str) or not client_id or not isinstance(secret, str):
-            raise NetworkError(f"cannot use the answer of {url}: client_id is missing", reason="protocol")
-        if assigned not in known or (assigned != "none" and not secret):
-            raise NetworkError(
-                f"cannot use the answer of {url}: token_endpoint_auth_method is {quote(str(assigned), 60)}",
-                reason="protocol",
-            )
-        return replace(credential, client_id=client_id, client_secret=secret, auth_method=assigned)
+    async def _register_client(self, discovered: Discovered, credential: Credential) -> Credential:
+        from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
+
+        server = discovered.server
+        device_grants = [DEVICE_GRANT] if server.device_authorization_endpoint else []
+        request = OAuthClientMetadata.model_validate(
+            {
+                "client_name": "OneTool",
+                "redirect_uris": [credential.redirect_uri],
+                "grant_types": ["authorization_code", "refresh_token", *device_grants],
+                "token_endpoint_auth_method": next((way for way in AUTH_METHODS if way in server.auth_methods), "none"),
+                "application_type": "native" if credential.redirect_uri.startswith("http://") else "web",
+                "scope": discovered.scope,
+            }
+        )
+        url = server.registration_endpoint
+        body = request.model_dump(mode="json", exclude_none=True)
+        answer = _parse_answer(
+            "registration of the client", await self._http.post_json(url, body, "registration_endpoint")
+        )
+        try:
+            client = OAuthClientInformationFull.model_validate(answer)
+        except ValidationError:
+            raise _invalid_answer(url, "client_id is missing, or another field is invalid") from None
+        secret = client.client_secret or ""
+        method = client.token_endpoint_auth_method or ("client_secret_basic" if secret else "none")
+        if method not in AUTH_METHODS or (method != "none" and not secret):
+            raise _invalid_answer(url, f"token_endpoint_auth_method is {quote(method, 60)}")
+        return replace(credential, client_id=client.client_id, client_secret=secret, auth_method=method)
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
     async def exchange_code(self, credential: Credential, code: str, verifier: str) -> TokenAnswer:
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": credential.redirect_uri,
-            "code_verifier": verifier,
-        }
-        return await self.request_tokens(credential, form)
+        form = {"code": code, "redirect_uri": credential.redirect_uri, "code_verifier": verifier}
+        return await self.request_tokens(credential, "authorization_code", form)
 
     async def refresh(self, credential: Credential) -> Credential:
-        form = {"grant_type": "refresh_token", "refresh_token": credential.refresh_token}
-        return credential.add_tokens(await self.request_tokens(credential, form))
+        form = {"refresh_token": credential.refresh_token}
+        return credential.add_tokens(await self.request_tokens(credential, "refresh_token", form))
 
-    async def request_device(self, found: Discovered, credential: Credential) -> JsonObject:
+    async def request_tokens(self, credential: Credential, grant: str, form: Mapping[str, str]) -> TokenAnswer:
+        url = credential.token_endpoint
+        form = {"grant_type": grant, **form, "resource": credential.resource}
+        response = await self._post(credential, url, form, "token_endpoint")
+        return _parse_tokens(_parse_answer("request of a token", response), url)
+
+    async def request_device(self, discovered: Discovered, credential: Credential) -> JsonObject:
         """Return the codes of a device flow. The verification URL is checked."""
-        url = found.server.device_authorization_endpoint
-        form = {
-            **({"scope": found.scope} if found.scope else {}),
-            **({"resource": credential.resource} if credential.resource else {}),
-        }
-        form, headers = self._authenticate(credential, form)
-        response = await self._http.post_form(url, form, "device_authorization_endpoint", headers)
-        answer = response.parse_object()
-        if response.status != OK or answer is None:
-            raise _rejection("start of the device flow", response)
+        url = discovered.server.device_authorization_endpoint
+        form = {"scope": discovered.scope or "", "resource": credential.resource}
+        response = await self._post(credential, url, form, "device_authorization_endpoint")
+        answer = _parse_answer("start of the device flow", response)
         for name in ("device_code", "user_code", "verification_uri"):
             if not isinstance(answer.get(name), str) or not TOKEN.fullmatch(answer[name]):
-                raise NetworkError(f"cannot use the answer of {url}: {name} is missing", reason="protocol")
+                raise _invalid_answer(url, f"{name} is missing")
         self._http.check_url(answer["verification_uri"], "verification_uri")
         return answer
 
@@ -140,21 +136,16 @@ class TokenRequests:
         """Revoke the tokens at the authorization server, if it supports that."""
         token = credential.refresh_token or credential.access_token
         if credential.revocation_endpoint and token:
-            form, headers = self._authenticate(credential, {"token": token})
-            await self._http.post_form(credential.revocation_endpoint, form, "revocation_endpoint", headers)
+            await self._post(credential, credential.revocation_endpoint, {"token": token}, "revocation_endpoint")
 
-    async def request_tokens(self, credential: Credential, form: dict[str, str]) -> TokenAnswer:
-        if credential.resource:
-            form = {**form, "resource": credential.resource}
-        form, headers = self._authenticate(credential, form)
-        response = await self._http.post_form(credential.token_endpoint, form, "token_endpoint", headers)
-        answer = response.parse_object()
-        if response.status != OK or answer is None:
-            raise _rejection("request of a token", response)
-        return _parse_tokens(answer, credential.token_endpoint)
+    async def _post(self, credential: Credential, url: str, form: Mapping[str, str], source: str) -> Response:
+        """Send a form without its empty fields, and with the proof of the client."""
+        proof, headers = self._authenticate(credential)
+        form = {name: value for name, value in form.items() if value}
+        return await self._http.post_form(url, {**form, **proof}, source, headers)
 
-    def _authenticate(self, credential: Credential, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the form and the headers with the proof of the client, which only the issuer in the settings gets."""
+    def _authenticate(self, credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
+        """Return fields and headers with the proof of the client, which only the issuer in the settings gets."""
         issuer = self._settings.issuer
         if issuer is not None and not is_same_issuer(credential.issuer, issuer):
             message = f"the sign-in is of {credential.issuer}, but the settings name the issuer {issuer}"
@@ -164,13 +155,13 @@ class TokenRequests:
         match credential.auth_method:
             case "client_secret_basic":
                 pair = f"{quote_url(client_id, safe='')}:{quote_url(secret, safe='')}"
-                return form, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+                return {}, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
             case "client_secret_post":
-                return {**form, "client_id": client_id, "client_secret": secret}, {}
+                return {"client_id": client_id, "client_secret": secret}, {}
             case "private_key_jwt":
                 assertion = self._sign_assertion(credential)
-                return {**form, "client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
-        return {**form, "client_id": client_id}, {}
+                return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
+        return {"client_id": client_id}, {}
 
     def _sign_assertion(self, credential: Credential) -> str:
         import jwt
@@ -208,10 +199,9 @@ def _parse_tokens(answer: JsonMapping, url: str) -> TokenAnswer:
     refresh = answer.get("refresh_token")
     scope = answer.get("scope")
     if not isinstance(access, str) or not TOKEN.fullmatch(access):
-        raise NetworkError(f"cannot use the answer of {url}: access_token is missing or invalid", reason="protocol")
+        raise _invalid_answer(url, "access_token is missing or invalid")
     if str(answer.get("token_type", "bearer")).lower() != "bearer":
-        kind = quote(str(answer["token_type"]), 60)
-        raise NetworkError(f"cannot use the answer of {url}: token_type is {kind}, not Bearer", reason="protocol")
+        raise _invalid_answer(url, f"token_type is {quote(str(answer['token_type']), 60)}, not Bearer")
     id_token = answer.get("id_token")
     return TokenAnswer(
         access_token=access,
@@ -247,11 +237,17 @@ def _read_user(id_token: Any) -> str:
     return next((name[:MAX_SHOWN_CHARS] for name in names if isinstance(name, str) and name.isprintable()), "")
 
 
-def _rejection(subject: str, response: Response) -> ToolError:
-    """Return the error for a failed request. It never contains more of the answer than its error code."""
-    answer = response.parse_object() or {}
-    code = answer.get("error")
+def _invalid_answer(url: str, problem: str) -> ToolError:
+    return invalid_document(f"the answer of {url}", problem)
+
+
+def _parse_answer(subject: str, response: Response) -> JsonObject:
+    """Return the answer. Errors never contain more of a rejection than its error code."""
+    answer = response.parse_object()
+    if response.status in SUCCESS and answer is not None:
+        return answer
+    code = (answer or {}).get("error")
     if response.status >= SERVER_ERROR or response.status == TOO_MANY or not isinstance(code, str):
-        return NetworkError(f"{subject} failed: the authorization server returned {response.status}", reason="protocol")
+        raise NetworkError(f"{subject} failed: the authorization server returned {response.status}", reason="protocol")
     shown = code if ERROR_CODE.fullmatch(code) else "an invalid error code"
-    return TokenRejected(f"{subject} failed: the authorization server answered {shown}", error=shown)
+    raise TokenRejected(f"{subject} failed: the authorization server answered {shown}", error=shown)

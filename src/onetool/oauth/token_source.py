@@ -11,7 +11,7 @@ import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import SignInRequired, ToolError
-from onetool.oauth.credential import Credential, Identity
+from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.token_requests import TokenRejected
 from onetool.state.storage import CredentialKey, CredentialStorage
 from onetool.util.background_tasks import BackgroundTasks
@@ -19,12 +19,11 @@ from onetool.util.background_tasks import BackgroundTasks
 # Errors of a token endpoint after which the refresh token is useless.
 FINAL_ERRORS = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
 MAX_REFRESHES = 64  # threads that wait for other processes
-Renew = Callable[[Credential], Awaitable[Credential]]
-SignInMachine = Callable[[], Awaitable[Credential]]
+Renew = Callable[[SignInTarget, Credential | None], Awaitable[Credential]]
 
 
 class TokenSource:
-    """The token of one identity. `renew` refreshes a credential; `sign_in_machine` needs no person, if it is set."""
+    """The token of one identity. `renew` refreshes a credential, or signs in a machine without one."""
 
     def __init__(
         self,
@@ -32,14 +31,12 @@ class TokenSource:
         store: CredentialStorage,
         *,
         renew: Renew,
-        sign_in_machine: SignInMachine | None,
         tasks: BackgroundTasks,
         limiter: anyio.CapacityLimiter,
     ) -> None:
         self.identity = identity
         self._store = store
         self._renew = renew
-        self._sign_in_machine = sign_in_machine
         self._tasks = tasks
         self._limiter = limiter
         self._version: object = ()  # of the store when it was read
@@ -78,7 +75,7 @@ class TokenSource:
         if credential is not None and credential.is_valid:
             return credential.access_token
         used = "" if credential is None else credential.access_token
-        if not used and self._sign_in_machine is None:
+        if not used and not self.identity.target.is_machine:
             raise self.identity.require_sign_in()
         return await self.replace(used)
 
@@ -88,7 +85,7 @@ class TokenSource:
         credential = await self.read()
         if credential is not None and credential.is_valid and credential.access_token != used:
             return credential.access_token  # another process has refreshed it
-        if self._sign_in_machine is not None:
+        if self.identity.target.is_machine:
             return (await self._start(self._sign_in(used))).access_token
         if credential is None:
             raise self.identity.require_sign_in()
@@ -131,7 +128,7 @@ class TokenSource:
 
     async def _renew_checked(self, credential: Credential) -> Credential:
         try:
-            return await self._renew(credential)
+            return await self._renew(self.identity.target, credential)
         except TokenRejected as error:
             if error.fields.get("error") in FINAL_ERRORS:
                 raise
@@ -139,12 +136,11 @@ class TokenSource:
 
     async def _sign_in(self, used: str) -> Credential:
         """Request a token for the client itself, unless another process has a newer one."""
-        assert self._sign_in_machine is not None
         credential = await self.read()
         if credential is not None and credential.is_valid and credential.access_token != used:
             return credential
         try:
-            credential = await self._sign_in_machine()
+            credential = await self._renew(self.identity.target, None)
         except TokenRejected as error:
             raise ToolError(
                 f"cannot sign in to {self.identity.label}: {error.message}",

@@ -5,9 +5,7 @@ a sign-in that waits, and in the browser that started it.
 """
 
 import contextlib
-import hmac
 import html
-import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 ROOT = "/api/sign-ins"
 SCOPE = "approve"
 COOKIE = "onetool_sign_in"
-MAX_BROWSERS = 100
 LIST_SECONDS = 5.0
 PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
@@ -53,7 +50,6 @@ PAGE = (
 class SignInHandlers:
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._browsers: dict[str, str] = {}  # state -> cookie of the browser that started the sign-in
 
     def operations(self) -> Iterator[Operation]:
         listed = {200: ResponseSpec("The servers that can be signed in to", ServerSignInList)}
@@ -96,10 +92,9 @@ class SignInHandlers:
         except ToolError as error:
             raise ApiError("invalid", error.message, hint=error.hint) from None
         app.audit.change("sign_in.started", [wanted.label], actor=by, transport="http")
-        cookie = secrets.token_urlsafe(32)
-        self._browsers = dict([*self._browsers.items(), (pending.state, cookie)][-MAX_BROWSERS:])
         is_secure = "; Secure" if redirect.startswith("https://") else ""
-        header = f"{COOKIE}={cookie}; Path={CALLBACK_PATH}; Max-Age={PENDING_SECONDS:.0f}; HttpOnly; SameSite=Lax"
+        attributes = f"Path={CALLBACK_PATH}; Max-Age={PENDING_SECONDS:.0f}; HttpOnly; SameSite=Lax"
+        header = f"{COOKIE}={pending.browser}; {attributes}"
         return json_response(SignInStarted(url=pending.url).as_json(), headers={"set-cookie": header + is_secure})
 
     async def sign_out(self, request: Request) -> Response:
@@ -121,13 +116,8 @@ class SignInHandlers:
 
     async def receive_callback(self, request: Request) -> Response:
         fields = {name: request.query_params[name] for name in CALLBACK_FIELDS if name in request.query_params}
-        expected = self._browsers.pop(fields.get("state", ""), "")
-        given = request.cookies.get(COOKIE, "")
-        if not expected or not hmac.compare_digest(expected.encode(), given.encode()):
-            text = "It was not started in this browser, or has expired. Start it again."
-            return _show("The sign-in failed", text, 400)
         try:
-            signed_in, _ = await self._api.app.sign_ins.finish(fields)
+            signed_in, _ = await self._api.app.sign_ins.finish(fields, request.cookies.get(COOKIE, ""))
         except ToolError as error:
             return _show("The sign-in failed", error.message, 400)
         self._api.app.log.event("sign_in", server=signed_in.target.name, account=signed_in.account)
