@@ -39,6 +39,7 @@ from onetool.search.search_documents import StoredTools
 from onetool.state.storage import State
 from onetool.stats.tokens import BYTES_PER_TOKEN
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.bounded_dict import BoundedDict
 from onetool.util.problem import DISABLED, Problem
 from onetool.util.sanitize import clean, clean_schema
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -102,7 +103,7 @@ class BundleSource(ToolSource):
         self._usable: AbstractSet[str] = frozenset()  # the packs that have tools and are enabled
         self._unusable: dict[str, Problem] = {}  # the other packs, with the reason
         self.version = NOT_READ  # of the store, when it was last read
-        self._recent: dict[str, tuple[ToolRow, Tool]] = {}
+        self._recent: BoundedDict[str, tuple[ToolRow, Tool]] = BoundedDict(MAX_RECENT)
         self._lock = Lock()
         self._counted: tuple[int, dict[str, tuple[int, int]]] = (NOT_READ, {})
         self._secret_uses: tuple[int, list[SecretUse]] = (NOT_READ, [])
@@ -116,7 +117,7 @@ class BundleSource(ToolSource):
         directory = bundles_directory(loaded)
         options = directory, loaded.settings.bundles.max_tools, state
         self._loaded = loaded
-        self._recent = {}  # made with the old settings
+        self._recent = BoundedDict(MAX_RECENT)  # made with the old settings
         if options == self._store_options:
             return
         self._apply(NOT_READ, {})
@@ -323,13 +324,12 @@ class BundleSource(ToolSource):
         key = ".".join(slugs) + at + version
         row = self.store.find_tool(*slugs, version if at else None)
         with self._lock:
-            known = self._recent.pop(key, None)
+            known = self._recent.get(key)
             if row is None or not (row.bundle_enabled or at or include_disabled):
+                self._recent.pop(key, None)
                 return None
             tool = known[1] if known is not None and known[0] == row else self._make_tool(row, key)
             self._recent[key] = row, tool
-            while len(self._recent) > MAX_RECENT:
-                del self._recent[next(iter(self._recent))]
         return tool
 
     def peek(self, name: str) -> Tool | None:

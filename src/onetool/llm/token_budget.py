@@ -5,7 +5,6 @@ stored, because all processes of a user share the limit.
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -14,6 +13,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.config.model import Llm
 from onetool.errors import BudgetExceeded, StorageError
 from onetool.state.documents import Documents
+from onetool.util.bounded_dict import BoundedDict
 
 MAX_RUNS = 10_000  # in memory
 
@@ -23,7 +23,7 @@ class TokenBudget:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._runs: OrderedDict[str, int] = OrderedDict()  # least recently used first
+        self._runs: BoundedDict[str, int] = BoundedDict(MAX_RUNS)
 
     async def reserve(self, run: str, tokens: int, settings: Llm, usage: Documents) -> None:
         """Count the tokens of a request, or raise if a limit does not allow them."""
@@ -53,9 +53,7 @@ class TokenBudget:
         usage.update(self._today(), add)
 
     def _add_to_run(self, run: str, tokens: int) -> None:
-        self._runs[run] = max(0, self._runs.pop(run, 0) + tokens)
-        if len(self._runs) > MAX_RUNS:
-            self._runs.popitem(last=False)
+        self._runs[run] = max(0, self._runs.get(run, 0) + tokens)
 
     def _today(self) -> str:
         return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))

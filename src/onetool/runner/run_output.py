@@ -6,6 +6,7 @@ from typing import Any
 
 from onetool.core.context import AskClient, Foreign, OnAsk, OnLog
 from onetool.runs.questions import Approver
+from onetool.util.bounded_dict import BoundedDict
 from onetool_child.json_types import JsonObject
 
 MAX_META = 20
@@ -71,7 +72,7 @@ class Notices:
 
     def __init__(self) -> None:
         self.general: tuple[object, ...] = ()
-        self._informed: dict[str, None] = {}  # sessions that have seen the general notices
+        self._informed: BoundedDict[str, None] = BoundedDict(MAX_INFORMED)  # sessions
         self._by_agent: dict[str, list[str]] = {}
 
     def add_general(self, notice: object) -> None:
@@ -85,6 +86,4 @@ class Notices:
         general = () if session in self._informed else self.general
         if general:
             self._informed[session] = None
-            if len(self._informed) > MAX_INFORMED:
-                self._informed.pop(next(iter(self._informed)))
         return [f"Note: {notice}" for notice in (*general, *self._by_agent.pop(agent, ()))]

@@ -17,6 +17,7 @@ from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, comb
 from onetool.search.stems import load_stemmer
 from onetool.search.word_vectors import Vector, load_word_vectors
 from onetool.search.words import OTHER_WORDS, drop_stop_words, plain, split_intents, strip_negation, words
+from onetool.util.bounded_dict import BoundedDict
 
 MAX_QUERY_CHARACTERS = 4_000
 MAX_WORDS = 64
@@ -38,6 +39,7 @@ SCORES: Mapping[Match, tuple[float, float]] = {
 }
 
 Found = tuple[Match, Key, float]
+SmallIndex = tuple[IndexFiles, list[IndexReader]]
 
 
 class SearchCatalog:
@@ -49,7 +51,7 @@ class SearchCatalog:
         self._digests: dict[SearchDocument, bytes] = {}
         self._content: Content = {}
         self._readers: list[IndexReader] = []
-        self._small: dict[tuple[SearchDocument, ...], tuple[IndexFiles, list[IndexReader]]] = {}
+        self._small: BoundedDict[tuple[SearchDocument, ...], SmallIndex] = BoundedDict(MAX_SMALL)
 
     def set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
         """Replace the documents. Unchanged documents are neither hashed nor written again."""
@@ -93,8 +95,6 @@ class SearchCatalog:
         if not documents:
             return []
         if documents not in self._small:
-            if len(self._small) >= MAX_SMALL:
-                self._small.clear()
             files = IndexFiles(None)
             content = {compute_digest(document): document for document in documents}
             self._small[documents] = files, files.readers(content)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from threading import Lock
 
+from onetool.util.bounded_dict import BoundedDict
+
 MAX_WORDS = 20_000  # to remember
 SCHEMA = """
 create virtual table words using fts5(word, tokenize = 'porter unicode61 remove_diacritics 0');
@@ -18,7 +20,7 @@ class Stemmer:
     def __init__(self) -> None:
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.executescript(SCHEMA)
-        self._stems: dict[str, str] = {}
+        self._stems: BoundedDict[str, str] = BoundedDict(MAX_WORDS)
         self._lock = Lock()
 
     def __del__(self) -> None:
@@ -34,14 +36,13 @@ class Stemmer:
                 return [self._stems.get(word, word) for word in words]
 
     def _learn(self, words: Iterable[str]) -> None:
-        if len(self._stems) > MAX_WORDS:
-            self._stems.clear()
         unknown = sorted(set(words).difference(self._stems))
         self._database.execute("begin")
         self._database.executemany("insert into words (rowid, word) values (?, ?)", enumerate(unknown))
         stems = dict(self._database.execute("select doc, term from stems"))
         self._database.execute("rollback")
-        self._stems |= {word: stems.get(place, word) for place, word in enumerate(unknown)}
+        for place, word in enumerate(unknown):
+            self._stems[word] = stems.get(place, word)
 
 
 @cache

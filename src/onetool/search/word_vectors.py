@@ -7,7 +7,7 @@ sum of its words. A sum is computed on integers that hold all dimensions: import
 
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from math import sqrt
 from operator import mul
@@ -34,7 +34,7 @@ class WordVectors:
     def __init__(self, content: bytes) -> None:
         listed, _, self._content = content.partition(b"\0")
         self._places = {word: place for place, word in enumerate(listed.decode().split("\n"))}
-        self._lanes: dict[str, int] = {}
+        self._get_lanes = lru_cache(maxsize=MAX_CACHED)(self._read_lanes)
 
     def encode_document(self, fields: Iterable[str]) -> bytes:
         """Return the vector of a document, one byte for each dimension. Fields count equally, whatever their length."""
@@ -51,23 +51,19 @@ class WordVectors:
         places = self._places
         named = (word if word in places else strip_negation(word) for word in drop_stop_words(text_words))
         vector_words = [word for word in named if word in places][:MAX_WORDS]
-        total = sum(map(self._read_lanes, vector_words))
+        total = sum(map(self._get_lanes, vector_words))
         lanes = memoryview(total.to_bytes(DIMENSIONS * LANE_BYTES, "little")).cast("I")
         return _normalize([lane - len(vector_words) * OFFSET for lane in lanes])
 
     def _read_lanes(self, word: str) -> int:
         """Return the vector of a word as an integer with one lane for each dimension."""
-        if word not in self._lanes:
-            if len(self._lanes) >= MAX_CACHED:
-                self._lanes.clear()
-            place = self._places[word]
-            width = DIMENSIONS // 2
-            scale = self._content[place]
-            start = len(self._places) + place * width
-            pairs = self._content[start : start + width]
-            values = (half * scale + OFFSET - 8 * scale for pair in pairs for half in (pair & 15, pair >> 4))
-            self._lanes[word] = int.from_bytes(array("I", values).tobytes(), "little")
-        return self._lanes[word]
+        place = self._places[word]
+        width = DIMENSIONS // 2
+        scale = self._content[place]
+        start = len(self._places) + place * width
+        pairs = self._content[start : start + width]
+        values = (half * scale + OFFSET - 8 * scale for pair in pairs for half in (pair & 15, pair >> 4))
+        return int.from_bytes(array("I", values).tobytes(), "little")
 
 
 class NearestVectors:

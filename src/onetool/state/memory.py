@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection
 
 from onetool.errors import ToolError
+from onetool.util.bounded_dict import BoundedDict
 from onetool.util.clock_watch import Clock
 from onetool.util.problem import Problem
 
@@ -18,7 +19,7 @@ class MemoryCounters:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+        self._times: BoundedDict[str, deque[float]] = BoundedDict(MAX_NAMES)
 
     def take(self, name: str, limit: int, seconds: float) -> float:
         with self._lock:
@@ -31,8 +32,6 @@ class MemoryCounters:
                 times.append(now)
             if times:
                 self._times[name] = times
-            if len(self._times) > MAX_NAMES:
-                self._times.popitem(last=False)
         if is_left:
             return 0.0
         return max(0.001, times[0] + seconds - now) if times else seconds

@@ -17,6 +17,7 @@ from onetool.errors import StorageError
 from onetool.state.storage import Counters
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.live_tokens import STORE_AWAY
+from onetool.util.bounded_dict import BoundedDict
 from onetool.util.clock_watch import Clock
 
 MAX_FAILURES = 20
@@ -36,8 +37,8 @@ class AuthThrottle:
     def __init__(self, counters: Callable[[], Counters], clock: Clock = time.monotonic) -> None:
         self._get_counters = counters
         self._clock = clock
-        self._limited: dict[str, float] = {}  # until when, as the counters said
-        self._accepted: dict[tuple[str, str], None] = {}
+        self._limited: BoundedDict[str, float] = BoundedDict(MAX_ADDRESSES)  # until when, as the counters said
+        self._accepted: BoundedDict[tuple[str, str], None] = BoundedDict(MAX_ACCEPTED)
 
     async def record_failure(self, address: str, token_hash: str) -> None:
         """Count a failed attempt. Raise an ApiError if the address has too many."""
@@ -55,7 +56,6 @@ class AuthThrottle:
         if await _wait_for(_is_limited, self._get_counters(), network, token_hash):
             raise _limited_error()
         self._accepted[network, token_hash] = None
-        _trim(self._accepted, MAX_ACCEPTED)
 
     async def _count(self, network: str) -> bool:
         """Count a failure, unless there are too many: then the counters are not asked until some are forgotten."""
@@ -63,7 +63,6 @@ class AuthThrottle:
         seconds = await _wait_for(take, FAILED + network, MAX_FAILURES, WINDOW_SECONDS)
         if seconds > 0:
             self._limited[network] = self._clock() + seconds
-            _trim(self._limited, MAX_ADDRESSES)
         return seconds == 0
 
 
@@ -88,11 +87,6 @@ async def _wait_for(function: Callable[..., T], *arguments: Any) -> T:
 
 def _limited_error() -> ApiError:
     return ApiError("rate_limited", "too many failed attempts from this address: retry in one minute")
-
-
-def _trim(entries: dict[Any, Any], max_entries: int) -> None:
-    while len(entries) > max_entries:
-        del entries[next(iter(entries))]
 
 
 def _get_network(address: str) -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from onetool.state.kinds import LastUses
+from onetool.util.bounded_dict import BoundedDict
 
 PRECISION_SECONDS = 60.0
 MAX_RECORDED = 10_000
@@ -16,7 +17,7 @@ class TokenUse:
     def __init__(self, storage: Callable[[], LastUses], clock: Callable[[], float] = time.monotonic) -> None:
         self._get_storage = storage
         self._clock = clock
-        self._recorded: dict[str, float] = {}
+        self._recorded: BoundedDict[str, float] = BoundedDict(MAX_RECORDED)
 
     def record(self, identifier: str) -> None:
         """Record that a token is used now. Returns at once."""
@@ -24,7 +25,5 @@ class TokenUse:
         recorded = self._recorded.get(identifier)
         if recorded is not None and now - recorded < PRECISION_SECONDS:
             return
-        if len(self._recorded) >= MAX_RECORDED:
-            self._recorded.clear()
         self._recorded[identifier] = now
         asyncio.get_running_loop().run_in_executor(None, self._get_storage().touch, identifier)

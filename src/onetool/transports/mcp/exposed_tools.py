@@ -37,6 +37,7 @@ from onetool.transports.mcp.publish import (
     to_wire,
 )
 from onetool.transports.mcp.relay import Call, ClientMessages, ClientRelay
+from onetool.util.bounded_dict import BoundedDict
 from onetool.util.invisible import find_in_name
 from onetool.util.text import did_you_mean
 from onetool_child.errors import get_message
@@ -59,7 +60,8 @@ class ExposedTools:
         self._on_change = on_change
         self._exposure = Exposure(app)
         self._stored_tools: dict[str, Tool] = {}
-        self._published: dict[frozenset[str], tuple[object, dict[str, Tool]]] = {}  # by the tools that `auto` chose
+        # By the tools that `auto` chose.
+        self._published: BoundedDict[frozenset[str], tuple[object, dict[str, Tool]]] = BoundedDict(MAX_SELECTIONS)
         self._client_relay = ClientRelay()
         self._publish_servers()
 
@@ -89,8 +91,6 @@ class ExposedTools:
         if known is None or known[0] != version:
             found = (*self._app.registry, *stored.values())
             tools = (tool for tool in found if tool.name in chosen or self._is_wanted(tool, wanted))
-            if len(self._published) >= MAX_SELECTIONS:
-                self._published.clear()
             known = self._published[chosen] = version, assign_names(tools)
         return known[1]
 

@@ -20,6 +20,7 @@ from onetool.core.tool import Tool
 from onetool.proxy.upstream import Upstream
 from onetool.stats.tokens import count_tokens
 from onetool.transports.mcp.publish import build_definition
+from onetool.util.bounded_dict import BoundedDict
 
 MAX_AUTO_TOKENS = 1_500  # of all definitions together
 MAX_SESSIONS = 10_000
@@ -31,7 +32,7 @@ class Exposure:
     def __init__(self, app: OneTool) -> None:
         self._app = app
         self._modes = self._list_modes()
-        self._chosen: dict[str, frozenset[str]] = {}  # by session
+        self._chosen: BoundedDict[str, frozenset[str]] = BoundedDict(MAX_SESSIONS)  # by session
 
     def __bool__(self) -> bool:
         """Return whether any tool may be published."""
@@ -60,16 +61,16 @@ class Exposure:
         """
         if self._modes != (modes := self._list_modes()):
             self._modes = modes
-            self._chosen = {}
+            self._chosen.clear()
         if (chosen := self._chosen.get(session)) is not None:
             return chosen
         if not any(self._list_packs("auto")):
             return frozenset()
         await self._app.discover(frozenset())
         chosen = await run_in_thread(self._choose, caller)
-        if len(self._chosen) >= MAX_SESSIONS:
-            self._chosen.pop(next(iter(self._chosen)))
-        return self._chosen.setdefault(session, chosen)
+        if session not in self._chosen:
+            self._chosen[session] = chosen
+        return self._chosen[session]
 
     def _choose(self, caller: ToolContext) -> frozenset[str]:
         found = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from onetool.util.bounded_dict import BoundedDict
 from onetool.util.clock_watch import Clock
 
 SESSION_HEADER = "mcp-session-id"
@@ -36,7 +37,7 @@ class HttpClients:
 
     def __init__(self, clock: Clock = time.time) -> None:
         self._clock = clock
-        self._known: dict[str, HttpClient] = {}
+        self._known: BoundedDict[str, HttpClient] = BoundedDict(MAX_CLIENTS)
 
     def note(self, request: Any, name: str, agent: str) -> None:
         """Record a request."""
@@ -45,21 +46,17 @@ class HttpClients:
         actor = str(state.get("actor", ""))
         now = self._clock()
         key = session or f"{state.get('token_id', '')}/{agent}/{name}"
-        client = self._known.pop(key, None) or HttpClient(_identify(key), session, agent, actor, now, now)
+        client = self._known.get(key) or HttpClient(_identify(key), session, agent, actor, now, now)
         client.name = name or client.name
         client.last_call = now
-        self._known[key] = client  # the latest is the last
-        if len(self._known) > MAX_CLIENTS:
-            self._known.pop(next(iter(self._known)))
+        self._known[key] = client
 
     def list_clients(self, sessions: Collection[str]) -> list[HttpClient]:
         """Return the clients of these open sessions, and those without a session that made a request recently."""
         oldest = self._clock() - RECENT_SECONDS
-        self._known = {
-            key: client
-            for key, client in self._known.items()
-            if (client.session in sessions if client.session else client.last_call > oldest)
-        }
+        for key, client in list(self._known.items()):
+            if client.session not in sessions if client.session else client.last_call <= oldest:
+                del self._known[key]
         return list(self._known.values())
 
 
