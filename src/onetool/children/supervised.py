@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from onetool.errors import ToolError
+from onetool.util.background_tasks import retrieve_error
 
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0
@@ -90,8 +91,7 @@ class Supervised(Generic[Child]):
 
     def _end_start(self, task: "asyncio.Task[Child]") -> None:
         self.starting = None
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved
+        retrieve_error(task)
 
     def retry_now(self) -> None:
         """Forget the last failure: its reason is gone."""

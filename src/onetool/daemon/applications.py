@@ -15,6 +15,7 @@ from onetool.transports.fair_queue import Bounds, FairQueue
 from onetool.transports.mcp.exposed_tools import check as check_exposed
 from onetool.transports.mcp.mcp_server import OneToolServer
 from onetool.transports.settings_watcher import watching
+from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
 BOUNDS = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients, and of each client
@@ -65,7 +66,7 @@ class Applications:
         self._make_app = make_app
         self._queue = FairQueue(lambda: BOUNDS)
         self._open: list[Application] = []
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks()
         self._listeners: list[Callable[[OneTool], object]] = []
         self.settings: Settings | None = None  # of the last application that was opened
 
@@ -154,9 +155,7 @@ class Applications:
 
     def _close_later(self, application: Application) -> None:
         self._open.remove(application)
-        task = asyncio.ensure_future(self._close(application))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(self._close(application))
 
     async def _close(self, application: Application) -> None:
         await asyncio.wait([application.opening])
@@ -168,7 +167,7 @@ class Applications:
             if application.closing is not None:
                 application.closing.cancel()
             self._close_later(application)
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.wait()
 
     async def reload(self) -> None:
         """Read the settings of all applications again."""

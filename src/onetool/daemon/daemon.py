@@ -35,6 +35,7 @@ from onetool.transports.logging_bridge import CurrentLog
 from onetool.transports.mcp.client_identity import LocalClient, current_client
 from onetool.transports.mcp.mcp_server import forward_sdk_logging, serve_connection
 from onetool.transports.stdio import socket_streams
+from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
 CHECK_SECONDS = 1.0
@@ -71,7 +72,7 @@ class DaemonServer:
         self._shared = SharedProcesses()
         self._applications = Applications(partial(OneTool.from_files, shared=self._shared))
         self._clients: dict[asyncio.Task[None], ConnectedClient] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = BackgroundTasks()
         self._http = DaemonHttp(self._applications, self._shared, log)
         self._started = time.time()
         self._idle_since = time.monotonic()
@@ -93,7 +94,8 @@ class DaemonServer:
             checking.cancel()
             self._stop_listening()
             await self._http.stop()
-            await self._end_clients()
+            self._connections.cancel()
+            await self._connections.wait()
             await self._applications.close()
             await self._shared.close()
             self._log.event("daemon.stop", pid=os.getpid())
@@ -107,9 +109,7 @@ class DaemonServer:
                 self._log.event("daemon.accept", level="ERROR", text=str(error))
                 await asyncio.sleep(CHECK_SECONDS)
                 continue
-            task = asyncio.ensure_future(self._serve_connection(connection))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            self._connections.start(self._serve_connection(connection))
 
     async def _check(self) -> None:
         """End the daemon if it is idle. After an upgrade or the loss of its socket, new clients start another one."""
@@ -144,11 +144,6 @@ class DaemonServer:
                 self._path.unlink()
         asyncio.get_running_loop().remove_reader(self._listener)  # its number may be reused at once
         self._listener.close()
-
-    async def _end_clients(self) -> None:
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
 
     # --- clients ------------------------------------------------------------------------------------------------------
 

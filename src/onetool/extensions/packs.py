@@ -34,7 +34,7 @@ from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, resolve_path
 from onetool.state.storage import JobStorage
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background_tasks import BackgroundTasks, retrieve_error
 from onetool.util.problem import Location, Problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -163,7 +163,7 @@ class Extensions(HeldTools):
         """Look for new, changed and removed files. Callers that wait for the same scan share it."""
         if self._next_scan is None:
             self._next_scan = asyncio.ensure_future(self._refresh())
-            self._next_scan.add_done_callback(lambda scan: scan.cancelled() or scan.exception())
+            self._next_scan.add_done_callback(retrieve_error)
         await asyncio.shield(self._next_scan)
 
     async def _refresh(self) -> None:

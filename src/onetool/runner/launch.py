@@ -23,7 +23,7 @@ import onetool_child
 from onetool.children.channel import Channel
 from onetool.children.process import Process
 from onetool.errors import ToolError
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background_tasks import BackgroundTasks, retrieve_error
 from onetool_child.confine import landlock_version
 from onetool_child.json_types import JsonObject
 from onetool_child.scratch import remove
@@ -257,7 +257,7 @@ class ZygoteLauncher(_BaseLauncher):
             raise ToolError("the server is closing")
         if self._starting is None or self._starting.done():
             self._starting = asyncio.ensure_future(self._start_zygote())
-            self._starting.add_done_callback(lambda start: start.cancelled() or start.exception())
+            self._starting.add_done_callback(retrieve_error)
         return await asyncio.shield(self._starting)
 
     async def _start_zygote(self) -> socket.socket:
@@ -484,7 +484,8 @@ class SpawnLauncher(_BaseLauncher):
         if self._all_gone is not None:
             raise ToolError("the server is closing")
         task = self._starting[ident] = asyncio.ensure_future(self._start(ident, channel, _keep_first(on_stray)))
-        task.add_done_callback(lambda done: (self._starting.pop(ident), done.cancelled() or done.exception()))
+        task.add_done_callback(lambda _: self._starting.pop(ident))
+        task.add_done_callback(retrieve_error)
         await asyncio.shield(task)
 
     async def _start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -24,6 +24,9 @@ class BackgroundTasks:
         for task in self._tasks:
             task.cancel()
 
+    def __len__(self) -> int:
+        return len(self._tasks)
+
     async def wait(self) -> None:
         """Wait until all tasks have ended, with or without errors."""
         if self._tasks:
@@ -33,3 +36,9 @@ class BackgroundTasks:
         self._tasks.discard(task)
         if self._on_error is not None and not task.cancelled() and (error := task.exception()) is not None:
             self._on_error(error)
+
+
+def retrieve_error(task: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a task, which asyncio logs otherwise: those who wait for it, if any, get it."""
+    if not task.cancelled():
+        task.exception()

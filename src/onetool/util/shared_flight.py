@@ -5,8 +5,9 @@ import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from onetool.util.background_tasks import retrieve_error
 from onetool.util.clock_watch import Clock
 
 KEPT_SECONDS = 1.0
@@ -39,7 +40,7 @@ class SharedFlight(Generic[T]):
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(asyncio.create_task(self._compute(compute, key)))
-            flight.task.add_done_callback(_ignore_error)
+            flight.task.add_done_callback(retrieve_error)  # the callers may all be gone
             self._flights[key] = flight
         return await asyncio.shield(flight.task)
 
@@ -53,9 +54,3 @@ class SharedFlight(Generic[T]):
                 ended = self._clock()
                 self._next_start = ended + (ended - started)
                 self._flights[key].expires = ended + max(ended - started, KEPT_SECONDS)
-
-
-def _ignore_error(task: "asyncio.Task[Any]") -> None:
-    """Retrieve the error of a computation whose callers are all gone."""
-    if not task.cancelled():
-        task.exception()

@@ -61,6 +61,8 @@ from onetool.transports.mcp.relay import (
 from onetool.transports.mcp.resources import MAX_COMPLETIONS, TOOLS, SnippetPrompts, ToolResources, paginate
 from onetool.transports.settings_watcher import watching
 from onetool.transports.stdio import protocol_streams
+from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.bounded_dict import BoundedDict
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonMapping
@@ -146,9 +148,9 @@ class OneToolServer(Server[Any]):
     def __init__(self, app: OneTool, *, forwards_logging: bool = True, queue: FairQueue | None = None) -> None:
         self._app = app
         self._queue = queue
-        self._counted_sessions: set[str] = set()  # sessions that were counted
+        self._counted_sessions: BoundedDict[str, None] = BoundedDict(MAX_SESSIONS)
         self.http_clients = HttpClients()
-        self._session_tasks: set[asyncio.Task[None]] = set()
+        self._session_tasks = BackgroundTasks()
         self._exposed = ExposedTools(app, self._on_server_change)
         self._client_relay = ClientRelay(MAX_PENDING_RUNS, self._answer_question)
         self._resources, self._prompts = ToolResources(app, self._exposed), SnippetPrompts(app, self._exposed)
@@ -244,12 +246,8 @@ class OneToolServer(Server[Any]):
     def _begin_session(self, session: str, agent: str) -> None:
         if session in self._counted_sessions:
             return
-        if len(self._counted_sessions) >= MAX_SESSIONS:
-            self._counted_sessions.clear()  # a session may be counted twice after this
-        self._counted_sessions.add(session)
-        task = asyncio.ensure_future(self._app.begin_session(self.own_tokens, agent=agent, client=session))
-        self._session_tasks.add(task)
-        task.add_done_callback(self._session_tasks.discard)
+        self._counted_sessions[session] = None  # the oldest are forgotten, and may be counted again
+        self._session_tasks.start(self._app.begin_session(self.own_tokens, agent=agent, client=session))
 
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
         try:

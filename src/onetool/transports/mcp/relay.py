@@ -25,6 +25,7 @@ from onetool.errors import CannotAsk
 from onetool.proxy.relay import LEVELS, Relay
 from onetool.runs.questions import Question
 from onetool.transports.mcp.client_identity import get_progress, get_session, is_modern
+from onetool.util.background_tasks import retrieve_error
 from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -143,7 +144,7 @@ class _Conversation:
 
     def cancel(self) -> None:
         self._task.cancel()
-        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._task.add_done_callback(retrieve_error)
 
     async def _ask(self, request: Any) -> Any:
         if (problem := _find_unsupported(self._context, request)) is not None:
