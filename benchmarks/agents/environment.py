@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 from onetool.errors import ToolError
-from onetool.extensions.environments import MAX_ERROR_CHARS, find_uv, make_script_environment
+from onetool.extensions.environments import find_uv, make_script_environment
 from onetool.paths import FOLDER
 from onetool.util.locks import locked
 
 PACKAGES = ("bfcl-eval==2026.3.23", "mpmath==1.4.1")
 INSTALL_SECONDS = 300
+MAX_ERROR_CHARS = 4000
 
 
 def install_data(home: Path) -> Path:

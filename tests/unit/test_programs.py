@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.support import TIMEOUT_SECONDS, ProcessWatch, eventually, list_descendants
 
-from onetool.children.programs import Ended, OutputTail, Program, run
+from onetool.children.process import Printed
+from onetool.children.programs import Ended, Program, run
 from onetool.errors import ToolError
 from onetool_child import confine
 
@@ -36,8 +37,8 @@ def shell(script: str, cwd: Path, seconds: float = TIMEOUT_SECONDS, **more: bool
 
 
 def run_to_end(program: Program) -> tuple[Ended, str]:
-    output = OutputTail()
-    return asyncio.run(run(program, output, output)), str(output)
+    output = Printed()
+    return asyncio.run(run(program, output.add, output.add)), output.tail
 
 
 def test_output_and_exit_status_are_returned(tmp_path: Path) -> None:
@@ -78,20 +79,20 @@ def test_programs_run_concurrently(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     async def run_both() -> list[Ended]:
-        output = OutputTail()
+        output = Printed()
         scripts = ("cat pipe", "echo hello > pipe")
-        ended = await asyncio.gather(*(run(shell(script, tmp_path), output, output) for script in scripts))
-        assert str(output) == "hello"
+        ended = await asyncio.gather(*(run(shell(script, tmp_path), output.add, output.add) for script in scripts))
+        assert output.tail == "hello"
         return ended
 
     assert [one.status for one in asyncio.run(run_both())] == [0, 0]
 
 
 def test_the_kept_output_is_bounded(tmp_path: Path) -> None:
-    output = OutputTail(1000)
-    ended = asyncio.run(run(shell("yes", tmp_path, 0.3), output, output))
+    output = Printed(max_chars=1000)
+    ended = asyncio.run(run(shell("yes", tmp_path, 0.3), output.add, output.add))
     assert ended.timed_out
-    assert 990 < len(str(output)) <= 1000
+    assert 990 < len(output.tail) <= 1000
 
 
 # --- termination ----------------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def test_the_confinement_of_a_program_does_not_apply_to_the_server(tmp_path: Pat
 @pytest.mark.slow
 def test_memory_is_limited(tmp_path: Path) -> None:
     hungry = [sys.executable, "-c", "import time; time.sleep(0.5); x = b'x' * (1 << 30)"]
-    output = OutputTail()
+    output = Printed()
     program = Program(hungry, tmp_path, PATH, LONG, memory_bytes=256 << 20)
-    assert asyncio.run(run(program, output, output)).status == 1
-    assert "MemoryError" in str(output)
+    assert asyncio.run(run(program, output.add, output.add)).status == 1
+    assert "MemoryError" in output.tail

@@ -42,32 +42,36 @@ class Endpoint(Protocol):
 class Printed:
     """The last complete lines that a process printed: since `clear` was called, and in total."""
 
-    def __init__(self, on_lines: OnPrinted = lambda _text: None) -> None:
+    def __init__(self, on_lines: OnPrinted = lambda _text: None, *, max_chars: int = MAX_KEPT_CHARS) -> None:
         self._on_lines = on_lines
+        self._max_chars = max_chars
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._kept = self._line = self._recent = ""
+        self._lines = ""
+        self._line = ""  # not complete yet
+        self._cleared = 0  # characters of `_lines` from before the last `clear`
 
     def add(self, data: bytes, *, final: bool = False) -> None:
         text = self._line + self._decode(data, final)
         end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE_CHARS else text.rfind("\n") + 1
         lines = text[:end]
         self._line = text[end:]
-        self._kept = _last_lines(self._kept + lines, MAX_KEPT_CHARS)
-        self._recent = _last_lines(self._recent + lines, MAX_KEPT_CHARS)
+        kept = _last_lines(self._lines + lines, self._max_chars)
+        self._cleared = max(0, self._cleared + len(kept) - len(self._lines) - len(lines))
+        self._lines = kept
         if lines:
             self._on_lines(lines)
 
     def clear(self) -> None:
-        self._kept = ""
+        self._cleared = len(self._lines)
 
     @property
     def shown(self) -> str:
-        return _last_lines((self._kept + self._line).strip(), MAX_QUOTED_CHARS)
+        return _last_lines((self._lines[self._cleared :] + self._line).strip(), MAX_QUOTED_CHARS)
 
     @property
     def tail(self) -> str:
         """The last lines, whatever they are about."""
-        return self._recent + self._line
+        return _last_lines(self._lines + self._line, self._max_chars).strip()
 
     @property
     def sentence(self) -> str:

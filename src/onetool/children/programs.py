@@ -31,7 +31,6 @@ OnData = Callable[[bytes], bool | None]  # returns true to stop the program
 # The guard watches descriptor 0. The program gets an empty standard input, so that it never waits for input.
 WITHOUT_INPUT = ("/bin/sh", "-c", 'exec "$@" </dev/null', "sh")
 READ_BYTES = 1 << 16
-MAX_TAIL_BYTES = 16_000
 KILLED_SECONDS = 5.0  # for the kernel to end killed processes
 DRAIN_SECONDS = 1.0  # to read the remaining output of an ended process
 
@@ -43,7 +42,7 @@ class Program:
     command: Sequence[str]
     cwd: Path
     env: Mapping[str, str]
-    seconds: float
+    seconds: float | None = None  # until it is killed
     readable: Sequence[str] | None = None
     memory_bytes: int | None = None
     starts_others: bool = False
@@ -56,21 +55,6 @@ class Ended:
     status: int | None
     timed_out: bool
     seconds: float
-
-
-class OutputTail:
-    """The last bytes that a program printed."""
-
-    def __init__(self, max_bytes: int = MAX_TAIL_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._kept = bytearray()
-
-    def __call__(self, data: bytes) -> None:
-        self._kept += data
-        del self._kept[: -self._max_bytes]
-
-    def __str__(self) -> str:
-        return self._kept.decode("utf-8", "replace").strip()
 
 
 async def run(program: Program, on_output: OnData, on_error: OnData) -> Ended:
@@ -94,7 +78,7 @@ async def _start_running(program: Program, on_output: OnData, on_error: OnData) 
     try:
         process, write_end = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        starting.add_done_callback(partial(_abandon, program))
+        await asyncio.shield(_abandon(program, starting))
         raise
     except OSError as error:
         raise ToolError(f"cannot start {program.command[0]}: {error.strerror or error}") from None
@@ -107,11 +91,11 @@ async def _start_running(program: Program, on_output: OnData, on_error: OnData) 
     return running
 
 
-def _abandon(program: Program, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
-    """End a program that has started after its caller was cancelled."""
-    if not starting.cancelled() and starting.exception() is None:
-        process, write_end = starting.result()
-        _Running(process, write_end, guarded=_is_guarded(program)).start_ending()
+async def _abandon(program: Program, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
+    """End a program whose caller was cancelled while it started."""
+    with contextlib.suppress(OSError):
+        process, write_end = await starting
+        await _Running(process, write_end, guarded=_is_guarded(program)).end()
 
 
 # --- starting -------------------------------------------------------------------------------------------------------

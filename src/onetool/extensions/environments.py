@@ -4,7 +4,6 @@ A file without a header uses the Python of the server.
 """
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -13,16 +12,17 @@ from typing import NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
+from onetool.children.process import Printed
+from onetool.children.programs import Program, run
 from onetool.config.programs import NO_CONFIG, uv_settings
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.pep723 import ScriptHeader
 from onetool.util import atomic
+from onetool.util.background_tasks import retrieve_error
 from onetool.util.problem import Location
 from onetool.util.storage_errors import storage_error
 
 Report = Callable[[str], None]
-MAX_ERROR_CHARS = 4000
-MAX_LINE_BYTES = 1 << 20
 # Variables that programs need to find their files, proxies and certificates.
 PASSED_VARIABLES = frozenset({
     *("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TEMP", "TMP", "USER", "LOGNAME", "SHELL"),
@@ -145,48 +145,29 @@ class Environments:
         if task is None:
             task = self._in_progress[key] = asyncio.ensure_future(self._create(header, file, report))
             task.add_done_callback(lambda _: self._in_progress.pop(key, None))
-            # Retrieve the exception, also if all callers were cancelled.
-            task.add_done_callback(lambda made: made.cancelled() or made.exception())
+            task.add_done_callback(retrieve_error)  # all callers may have been cancelled
         return await asyncio.shield(task)
 
     async def _create(self, header: ScriptHeader, file: Path, report: Report) -> str:
         script, uv = await run_in_thread(self._write_script, header)
         script = str(file) if header.uses_local_files else script
         await self._run_uv(uv, ["sync", *self._options, "--script", script], file, report)
-        python = (await self._run_uv(uv, ["python", "find", *self._options, "--script", script], file, report)).strip()
+        python = await self._run_uv(uv, ["python", "find", *self._options, "--script", script], file, report)
         await self.remember(header, python)
         return python
 
     async def _run_uv(self, uv: str, arguments: list[str], file: Path, report: Report) -> str:
-        process = await asyncio.create_subprocess_exec(
-            uv,
-            *arguments,
-            limit=MAX_LINE_BYTES,
-            cwd=self.directory,
-            env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            output, errors = await asyncio.gather(_read_lines(process.stdout), _read_lines(process.stderr, report))
-            status = await process.wait()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-        if status:
-            raise environment_error(file, errors.strip()[-MAX_ERROR_CHARS:])
-        return output
+        def report_lines(text: str) -> None:
+            for line in text.splitlines():
+                report(line.strip())
 
-
-async def _read_lines(stream: asyncio.StreamReader | None, report: Report = lambda _line: None) -> str:
-    assert stream is not None
-    lines = []
-    async for line in stream:
-        lines.append(line.decode("utf-8", "replace"))
-        report(lines[-1].strip())
-    return "".join(lines)
+        output = Printed()
+        errors = Printed(report_lines)
+        program = Program([uv, *arguments], self.directory, self._environment, starts_others=True)
+        ended = await run(program, output.add, errors.add)
+        if ended.status:
+            raise environment_error(file, errors.tail)
+        return output.tail
 
 
 def find_uv() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from anyio.to_thread import run_sync as run_in_thread
 
 import onetool_child
-from onetool.children.programs import OutputTail
+from onetool.children.process import Printed
 from onetool.core.context import ToolContext
 from onetool.errors import ToolError
 from onetool.extensions.pep723 import ScriptHeader
@@ -46,8 +46,8 @@ async def run_tests(
     if sandbox is not None:
         readable = (str(Path(onetool_child.__file__).parent), str(packages))
         sandbox = {**sandbox, "read": [*sandbox["read"], *readable]}
-    output = OutputTail()
-    user = WorkerUser(call_tool, lambda text: output(text.encode()))
+    output = Printed()
+    user = WorkerUser(call_tool, lambda text: output.add(text.encode()))
     worker = Worker(replace(launch, sandbox=sandbox, runs_tests=True))
     worker.users.add(user)
     tests = [str(path) for path in find_tests(launch.file)]
@@ -61,5 +61,5 @@ async def run_tests(
         result = await run_in_thread(result.parse, "run_tests")
     outcomes: list[JsonObject] = result["tests"]
     if result["status"] not in SUCCESSFUL and all(test["status"] != "failed" for test in outcomes):
-        raise ToolError(f"pytest exited with status {result['status']}:\n{output}")
+        raise ToolError(f"pytest exited with status {result['status']}:\n{output.tail}")
     return outcomes

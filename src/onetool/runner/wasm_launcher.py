@@ -95,7 +95,7 @@ class WasmLauncher(SpawnLauncher):
         reason = "it exited" if host.prepared.done() else f"it was not ready within {PREPARE_SECONDS} s"
         host.kill()
         await asyncio.wait([host.process.ended], timeout=REAP_SECONDS)
-        printed = host.process.printed.tail.strip()
+        printed = host.process.printed.tail
         self._on_stray(printed)
         last_line = printed.rpartition("\n")[2]
         return ToolError(f"the process for WebAssembly sandboxes does not work: {last_line or reason}")

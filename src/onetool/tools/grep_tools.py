@@ -15,6 +15,7 @@ from typing import NamedTuple
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children import programs
+from onetool.children.process import Printed
 from onetool.core.context import ToolContext
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ToolError
@@ -29,6 +30,7 @@ MAX_PATTERN_BYTES = 65_536  # the kernel takes arguments of up to 128 KiB
 MAX_CONTENT_BYTES = 2_000  # of a line in the results
 MAX_RECORD_BYTES = 16_384  # including the file name
 MAX_TOTAL_BYTES = 32 << 20
+MAX_ERROR_CHARS = 16_000
 MAX_MEMORY_BYTES = 1 << 30  # ripgrep reads a file without line breaks completely
 MAX_TIMEOUT_MS = 86_400_000
 FAILED = 2
@@ -86,9 +88,9 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
         memory_bytes=MAX_MEMORY_BYTES,
     )
     parser = _OutputParser(max_results, os.fsencode(search.root))
-    stderr = programs.OutputTail()
-    ended = await programs.run(program, parser, stderr)
-    _raise_for_status(ended, str(stderr))
+    stderr = Printed(max_chars=MAX_ERROR_CHARS)
+    ended = await programs.run(program, parser, stderr.add)
+    _raise_for_status(ended, stderr.tail)
     results = await run_in_thread(_build_results, parser.matches, context)
     return {
         "results": results,

@@ -18,7 +18,7 @@ from pathlib import Path
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children import programs
-from onetool.children.process import describe_status
+from onetool.children.process import Printed, describe_status
 from onetool.core.context import Permission, ToolContext
 from onetool.core.system import get_system
 from onetool.core.tool import tool
@@ -36,7 +36,7 @@ from onetool_child.json_types import JsonObject
 __all__ = ["run"]
 
 MAX_TIMEOUT_MS = 86_400_000
-MAX_OUTPUT_BYTES = 1 << 20
+MAX_OUTPUT_CHARS = 1 << 20
 MAX_TAIL_CHARS = 4000
 VENV_ENTRIES = ("bin", "lib", "lib64", "pyvenv.cfg")
 VENV_PYTHON = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
@@ -79,11 +79,11 @@ async def run(
     try:
         suite = await run_in_thread(_choose_suite, context, directory, private, path, variables)
         command, environment = await run_in_thread(_confine, context, suite, private)
-        output = programs.OutputTail(MAX_OUTPUT_BYTES)
+        output = Printed(max_chars=MAX_OUTPUT_CHARS)
         seconds = min(timeout_ms, MAX_TIMEOUT_MS) / 1000
         program = programs.Program(command, directory, environment, seconds, starts_others=True)
-        ended = await programs.run(program, output, output)
-        return await run_in_thread(_build_result, suite, ended, str(output), timeout_ms)
+        ended = await programs.run(program, output.add, output.add)
+        return await run_in_thread(_build_result, suite, ended, output.tail, timeout_ms)
     finally:  # not awaited, so that it also happens after a cancellation
         asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, private, True)
 
