@@ -30,7 +30,7 @@ from tests.unit.test_journal import kill_and_resume
 from onetool import tool
 from onetool.app import OneTool
 from onetool.config.model import Settings
-from onetool.core.context import Caller, ToolContext
+from onetool.core.context import Caller, RunScope, ToolContext
 from onetool.logging import Log
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs import runs
@@ -92,7 +92,7 @@ async def time_run(app: OneTool) -> float:
 async def time_granted_calls(app: OneTool) -> float:
     """Time calls that a person must approve and a grant covers: they survive a power failure."""
     gate = app.runs.open_gate(Caller(), "run", hold=app.settings.approvals.wait)
-    context = replace(app.context(), gate=gate)
+    context = replace(app.context(), run=RunScope(gate=gate))
     store = app.runs.journal.store
     asked = asyncio.ensure_future(app.bus.call_tool("bench.write", {"text": "first"}, context))
     while not await asyncio.to_thread(store.list_calls, gate.id):  # noqa: ASYNC110 - the store has no events
@@ -115,8 +115,10 @@ def print_times(samples: Mapping[str, list[float]]) -> None:
 async def measure_times(directory: Path, rounds: int) -> None:
     async with open_app(directory / "open", "open") as free, open_app(directory / "ask", "ask-writes") as asking:
         print(f"questions for a loop of 50 writes: {await count_questions(asking)}")
-        without = partial(time_calls, free, lambda: replace(free.context(), gate=None))
-        allowed = partial(time_calls, free, lambda: replace(free.context(), gate=free.runs.open_gate(Caller(), "run")))
+        without = partial(time_calls, free, lambda: replace(free.context(), run=RunScope()))
+        allowed = partial(
+            time_calls, free, lambda: replace(free.context(), run=RunScope(gate=free.runs.open_gate(Caller(), "run")))
+        )
         print("a write in a run:")
         contestants: dict[str, Callable[[], Awaitable[float]]] = {
             "without a gate": without,

@@ -19,7 +19,7 @@ from tests.runs_support import open_runs
 
 from onetool.config.model import Agent
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Caller, Effect, ToolContext
+from onetool.core.context import Caller, Effect, RunScope, ToolContext
 from onetool.logging import Log
 from onetool.runner.answer import Answer
 from onetool.runs.gate import Gate
@@ -134,7 +134,7 @@ class ProgramRuns(Runs):
 
     async def execute(self, gate: Gate) -> Answer:
         """Execute a program. Arguments contain earlier results, so that other results would be other calls."""
-        context, after = ToolContext(gate=gate), ""
+        context, after = ToolContext(run=RunScope(gate=gate)), ""
         for group in json.loads(gate.record.code):
             calls = (
                 self._bus.call_tool(f"fake.{name}", {"value": value, "after": after}, context) for name, value in group

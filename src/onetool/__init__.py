@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.config.model import Settings
     from onetool.core.bus.bus import ToolBus
-    from onetool.core.context import Context, Permission, ToolContext
+    from onetool.core.context import CallClient, Context, Permission, ToolContext
     from onetool.core.tool import Result, tool
     from onetool.errors import Cancelled, CannotAsk, ToolError
     from onetool.runner.answer import Answer
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "CallClient",
     "Cancelled",
     "CannotAsk",
     "Context",
@@ -45,6 +46,7 @@ __all__ = [
 # module would replace the name.
 _MODULES = {
     "Answer": "onetool.runner.answer",
+    "CallClient": "onetool.core.context",
     "Cancelled": "onetool.errors",
     "CannotAsk": "onetool.errors",
     "Context": "onetool.core.context",

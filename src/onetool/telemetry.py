@@ -176,7 +176,7 @@ class Telemetry:
 
 
 def _add_origin(run: RunRecord, context: ToolContext) -> RunRecord:
-    owner = {"client": context.client, "actor": context.actor, "token_id": context.token_id}
+    owner = {"client": context.caller.client, "actor": context.actor, "token_id": context.token_id}
     return run._replace(**owner, directory=str(context.working_dir))
 
 

@@ -16,7 +16,7 @@ from tests.workers_support import open_workers
 from onetool.children.channel import Reply
 from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import ToolContext
+from onetool.core.context import CallClient, ToolContext
 from onetool.core.tool import Result
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.cells import MEASURES_WORK, NOT_ANSWERING, CellLimits, Cells, ProcessState, RunTimer
@@ -334,7 +334,7 @@ def test_a_question_stops_the_timeouts_of_all_enclosing_calls() -> None:
 
     for function in (ask, ask_through, wait):
         bus.register_tool(function_tool(function, f"demo.{function.__name__}", timeout=1))
-    context = ToolContext(on_ask=answer_slowly)
+    context = ToolContext(client=CallClient(ask=answer_slowly))
     assert bus.call_tool_sync("demo.ask_through", {}, context).unwrap() == "Ada"
     with pytest.raises(ToolTimeout, match="timed out after 1 s"):
         bus.call_tool_sync("demo.wait", {}, context).unwrap()
@@ -346,7 +346,7 @@ def test_a_question_stops_the_timers_of_enclosing_workers(tmp_path: Path) -> Non
         opened.write("outer", "import time\ndef ask(): return ot.call('inner.ask')\ndef wait(): time.sleep(1.5)\n")
 
         def call(name: str) -> Result:
-            context = replace(opened.app.onetool.context(), on_ask=answer_slowly)
+            context = replace(opened.app.onetool.context(), client=CallClient(ask=answer_slowly))
             result: Result = opened.app.portal.call(opened.app.onetool.bus.call_tool, name, {}, context)
             return result
 

@@ -25,8 +25,7 @@ JSON_VALUE = {"a": [1, 2.5, -0.0, None, True, 10**30, "é😀\x00", "\ud800"], "
 @tool("outside.text")
 def read_outside(context: ToolContext) -> str:
     """Return text of an untrusted server."""
-    assert context.on_foreign_value is not None
-    context.on_foreign_value(Foreign("outside.text", {}, is_untrusted=True))
+    context.run.record_foreign(Foreign("outside.text", {}, is_untrusted=True))
     return "hello"
 
 

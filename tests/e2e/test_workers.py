@@ -15,6 +15,7 @@ from tests.support import PROGRAM, Connection, ProcessWatch, RawClient, connect,
 from tests.workers_support import HEADER, Workers, is_alive, open_workers, uv_environment, write_pack
 
 from onetool.config.trust import trust
+from onetool.core.context import CallClient
 from onetool.core.tool import Result
 from onetool_child.confine import landlock_version
 
@@ -648,7 +649,7 @@ def test_a_caller_that_waits_for_uv_gets_progress(tmp_path: Path) -> None:
     with open_workers(tmp_path) as opened:
         opened.write("fresh", "import six\ndef name(): return six.__name__\n", HEADER)
         onetool = opened.app.onetool
-        context = replace(onetool.context(), on_progress=messages.append)
+        context = replace(onetool.context(), client=CallClient(progress=messages.append))
         result: Result = opened.app.portal.call(onetool.bus.call_tool, "fresh.name", {}, context)
     assert result.unwrap() == "six"
     assert messages[-1] == "fresh: starting"

@@ -14,7 +14,7 @@ import pytest
 from tests.support import App, open_app
 
 import onetool
-from onetool import Context, File, ToolBus, ToolContext
+from onetool import CallClient, Context, File, ToolBus, ToolContext
 from onetool.errors import CannotAsk, ConfigError, OutputInvalid
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -84,7 +84,7 @@ def test_the_context_is_filled_in_whatever_its_spelling(bus: ToolBus, caplog: py
 
 def test_progress_reaches_the_program(bus: ToolBus) -> None:
     reported: list[Any] = []
-    context = ToolContext(on_progress=lambda *progress: reported.append(progress))
+    context = ToolContext(client=CallClient(progress=lambda *progress: reported.append(progress)))
     call(bus, "outer_async", context, text="a")
     assert call(bus, "count", context) == ["a", "b", "c"]
     assert reported[:2] == [("begins",), ("a (1)", 1, None)]
@@ -94,7 +94,7 @@ def test_a_program_answers_questions_and_passes_secrets(bus: ToolBus) -> None:
     async def answer(message: str, schema: Mapping[str, Any]) -> Any:
         return {"message": message, "properties": schema["properties"]}
 
-    context = ToolContext(on_ask=answer, secrets={"KEY": "abc123"})
+    context = ToolContext(client=CallClient(ask=answer), secrets={"KEY": "abc123"})
     for tool in ("ask", "ask_async"):
         assert call(bus, tool, context) == {"message": "Sure?", "properties": {}}
         with pytest.raises(CannotAsk, match="elicitation"):

@@ -21,7 +21,7 @@ from onetool.bundles.source import _read_effects as read_effects
 from onetool.config.model import Server, Settings
 from onetool.config.settings_reader import wrap_settings
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import ToolContext
+from onetool.core.context import RunScope, ToolContext
 from onetool.core.policy.effects import describe_effects, get_effects, is_declared, sort_effects
 from onetool.core.policy.hints import read_hints
 from onetool.core.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
@@ -404,11 +404,11 @@ def test_a_stored_result_keeps_the_labels_of_its_session() -> None:
     with open_app() as app:
         results = app.onetool.results
         stored = results.put("text", tool="run", labels=labels.to_json())
-        context = replace(app.onetool.context("default"), gate=SimpleNamespace(labels=later))
+        context = replace(app.onetool.context("default"), run=RunScope(gate=SimpleNamespace(labels=later)))
         assert app.portal.call(partial(ot_tools.load, context, stored["handle"])) == "text"
         assert later.to_json() == labels.to_json()
         older = results.put("text", tool="run")
         latest = SessionLabels()
-        context = replace(context, gate=SimpleNamespace(labels=latest))
+        context = replace(context, run=RunScope(gate=SimpleNamespace(labels=latest)))
         app.portal.call(partial(ot_tools.result, context, older["handle"]))
         assert latest.untrusted == "an earlier call"

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -384,7 +384,7 @@ def test_the_suggested_setting_is_yaml_that_allows_the_path(tmp_path: Path) -> N
     app, other = tmp_path / "app", tmp_path / 'oth"er: [x'
     app.mkdir()
     other.mkdir()
-    context = ToolContext(agent_id="helper", working_dir=app, sandbox={"enabled": True}, system=object())
+    context = ToolContext(agent_id="helper", working_dir=app, sandbox={"enabled": True}, system=cast("Any", object()))
     message = get_message(Files(context), str(other / "a.txt"))
     assert message.startswith(f"File access denied by sandbox: {other}/a.txt. ")
     line = yaml.safe_load(message.partition("onetool.yaml: ")[2])

@@ -24,6 +24,7 @@ from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.backends.http_tool.response import ResponseReader, ResponseRedactor
 from onetool.backends.http_tool.selector import select
 from onetool.config.model import Http
+from onetool.core.context import RunScope
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import BudgetExceeded, ToolError, describe
@@ -785,7 +786,7 @@ def test_events_are_collected(call: Caller) -> None:
 
 def test_the_number_the_size_and_the_time_of_events_are_limited(call: Caller) -> None:
     notices: list[str] = []
-    call.context = ToolContext(permissions=NETWORK.permissions, notice=notices.append)
+    call.context = ToolContext(permissions=NETWORK.permissions, run=RunScope(notify=notices.append))
     call.site.pages["/events"] = stream_events(*[b"data: %d\n\n" % number for number in range(5)], hang=True)
     assert [event["data"] for event in call.value("/events", **EVENTS)] == [0, 1, 2]
     call.site.pages["/events"] = stream_events(b"data: 1\n\n", b"data: 2", hang=True)

@@ -22,7 +22,7 @@ from tests.runs_support import open_runs
 from onetool import tool
 from onetool.config.model import Agent
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Caller, ToolContext
+from onetool.core.context import Caller, RunScope, ToolContext
 from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.runner.answer import Answer
@@ -528,7 +528,7 @@ def test_a_run_whose_journal_is_full_sends_no_more_calls(tmp_path: Path) -> None
         bus.register_tool(put)
         runs = open_runs(RunStore(tmp_path), bus, Agent())
         gate = runs.open_gate(Caller(), "run", correlation_id="0" * 32)
-        context = ToolContext(gate=gate)
+        context = ToolContext(run=RunScope(gate=gate))
         results = [await bus.call_tool("fake.put", {"value": "x" * (30 << 20)}, context) for _ in range(3)]
         await runs.close()
         return results
@@ -671,7 +671,7 @@ def test_the_wait_for_people_does_not_depend_on_the_clock(tmp_path: Path) -> Non
         record = DurableRunRecord(f"r_{'0' * 32}", "default", "code", is_replayable=True)
         policy = Policy.from_settings(ASK_WRITES)
         gate = Gate(runs, record, policy, via={"cli"}, hold=0.05, recorded=[ahead])
-        calling = asyncio.ensure_future(bus.call_tool("fake.put", {"value": 1}, ToolContext(gate=gate)))
+        calling = asyncio.ensure_future(bus.call_tool("fake.put", {"value": 1}, ToolContext(run=RunScope(gate=gate))))
         await asyncio.wait_for(gate.paused.wait(), 20)
         calling.cancel()
         await runs.close()
@@ -695,7 +695,7 @@ def test_a_run_that_waits_is_replayed_if_cells_are_not_kept(tmp_path: Path) -> N
             async def execute(self, gate: Gate) -> Answer:
                 event = next(executions)
                 try:
-                    result = await bus.call_tool("fake.put", {"value": 1}, ToolContext(gate=gate))
+                    result = await bus.call_tool("fake.put", {"value": 1}, ToolContext(run=RunScope(gate=gate)))
                 finally:
                     event.set()
                 value = result.unwrap()

@@ -89,12 +89,12 @@ async def call_tool(bus: ToolBus, encoded: str, args: JsonMapping, context: Tool
     def record(foreign: Foreign) -> None:
         nonlocal is_untrusted
         is_untrusted |= foreign.is_untrusted
-        if given.on_foreign_value is not None:
-            given.on_foreign_value(foreign)
+        run.record_foreign(foreign)
 
-    given = context or ToolContext()
+    context = context or ToolContext()
+    run = context.run
     name = await run_in_thread(decode_name, encoded, bus)
-    result = await bus.call_tool(name, args, replace(given, on_foreign_value=record))
+    result = await bus.call_tool(name, args, replace(context, run=run._replace(record_foreign=record)))
     try:
         text = render(as_data(result.unwrap()))
     except NotData as error:

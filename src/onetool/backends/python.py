@@ -61,9 +61,9 @@ class PythonBackend:
         except Exception as error:
             await self._add_trace(error)
             raise
-        if context.store_media is None or not _may_be_media(value):
+        if context.run.store_media is None or not _may_be_media(value):
             return value
-        return await self._threads.run(_store_media, value, context.store_media)
+        return await self._threads.run(_store_media, value, context.run.store_media)
 
     async def _run(self, positional: tuple[Any, ...], arguments: dict[str, Any], context: ToolContext) -> Any:
         if self._is_async:
@@ -158,9 +158,9 @@ def _make_converter(annotation: Any) -> Callable[[Any], Any] | None:
 
 def _add_settings(context: ToolContext, pack: str) -> ToolContext:
     """Return the context with the settings of this pack, not those of a caller, if there is a running application."""
-    if context.get_settings is None:
+    if context.run.get_settings is None:
         return context
-    settings = context.get_settings(pack)
+    settings = context.run.get_settings(pack)
     return replace(context, settings=settings) if settings or context.settings else context
 
 

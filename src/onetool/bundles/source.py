@@ -571,8 +571,9 @@ class _FunctionBackend:
         return self._function
 
     async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
-        result: Result = await context.bus.call_tool(self._function, args, context)
-        if isinstance(result.error, ToolNotFound) and context.bus.registry.get(self._function) is None:
+        bus = context.require_bus()
+        result: Result = await bus.call_tool(self._function, args, context)
+        if isinstance(result.error, ToolNotFound) and bus.registry.get(self._function) is None:
             raise ToolError(f"{tool.name} is disabled: {_missing_function_reason(self._function)}")
         return result
 

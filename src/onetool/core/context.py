@@ -4,9 +4,9 @@ A tool with a parameter annotated `Context` or `ToolContext` gets it from the bu
 `system` gives access to the running application; programs that only use a bus leave it out.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,20 +14,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from onetool.errors import CannotAsk, ConfigError, PermissionDenied
+from onetool.errors import CannotAsk, ConfigError, PermissionDenied, SignInRequired, ToolError
 from onetool_child.interface import DONE, Context, Done, check_form, check_level, describe_progress
 from onetool_child.json_types import JsonMapping, JsonObject
 
 __all__ = ["Context", "Effect", "Foreign", "Permission", "ToolContext", "effects", "permissions"]
 OWN_PACK = "ot"
 SANDBOX_RULES = ("enabled", "allowed_paths", "denied_patterns")
-NO_CLIENT = "no client can show the question: only MCP clients that support elicitation can"
+CANNOT_ASK = "no client can show the question: only MCP clients that support elicitation can"
 # Called with the message; progress also with the part done and the total, if known.
 OnProgress = Callable[..., None]
 OnLog = Callable[[str, str], None]  # message and level
 OnAsk = Callable[[str, JsonMapping], Awaitable[Any]]  # question and JSON Schema of the answer
 # Sends an MCP request, such as sampling, and returns the response of the client or an error.
 AskClient = Callable[[Any], Awaitable[Any]]
+Waiting = Callable[[], AbstractContextManager[None]]
 
 
 class Permission(StrEnum):
@@ -118,6 +119,32 @@ class RunGate(Protocol):
         ...
 
 
+class Budget(Protocol):
+    """The budget of an agent: see `onetool.core.bus.budget`."""
+
+    def check_remaining(self) -> None: ...
+    async def spend(self, call: Callable[[], Awaitable[Any]], cost: float = 0, /) -> Any: ...
+
+
+class Bus(Protocol):
+    """The bus that calls tools: see `onetool.core.bus.bus`."""
+
+    threads: Any
+    registry: Any
+
+    async def call_tool(
+        self, name: str, params: JsonMapping, context: "ToolContext", /, *, positional: Sequence[Any] = ()
+    ) -> Any: ...
+    def call_from_thread(self, name: str, params: JsonMapping, context: "ToolContext", /) -> Any: ...
+    async def resolve(self, name: str, /) -> Any: ...
+
+
+class Application(Protocol):
+    """The running application: see `onetool.core.system`."""
+
+    async def sign_in_at_client(self, error: SignInRequired, context: "ToolContext", /) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CallGates:
     """Opens a gate for each call that is made with a context outside of runs."""
@@ -128,6 +155,45 @@ class CallGates:
     open: Callable[[], Any]
 
 
+class CallClient(NamedTuple):
+    """The messages between a call and its client. A client that supports none of them has the default."""
+
+    progress: OnProgress | None = None  # may be called from any thread, like `log`
+    log: OnLog | None = None
+    ask: OnAsk | None = None  # asks the person at the client
+    send_request: AskClient | None = None
+    waiting: Waiting = nullcontext  # entered while a person is asked: stops timers
+
+
+NO_CLIENT = CallClient()
+
+
+def _ignore(_value: object) -> None:
+    """Drop a note or a record."""
+
+
+class RunScope(NamedTuple):
+    """What the run of a call provides. Calls of a program that only uses a bus have the default."""
+
+    gate: RunGate | CallGates | None = None
+    ticket: CallTicket | None = None  # of a call that may be repeated
+    hidden: frozenset[str] = frozenset()  # packs that the code cannot call or find
+    store_media: Callable[[bytes, str], str] | None = None  # content and MIME type -> handle; in a thread
+    get_settings: Callable[[str], JsonMapping] | None = None  # of a pack
+    record_foreign: Callable[[Foreign], None] = _ignore  # a value from an upstream server was received
+    is_untrusted: Callable[[], bool] = lambda: False  # whether the run has received an untrusted value
+    notify: Callable[[str], None] = _ignore  # shows a note beside the value
+    split_memory: Callable[[], int] = lambda: 0  # for a plan; returns the bytes that the run keeps
+
+    @property
+    def labels(self) -> Any:
+        """The labels of the client session, if the policy of the agent needs them."""
+        return None if self.gate is None else self.gate.labels
+
+
+NO_RUN = RunScope()
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext(Context):
     agent_id: str = "default"
@@ -135,31 +201,19 @@ class ToolContext(Context):
     working_dir: Path = field(default_factory=Path.cwd)
     permissions: frozenset[Permission] = frozenset()
     sandbox: JsonMapping | None = None
-    budget_guard: Any = None
+    budget_guard: Budget | None = None
     correlation_id: str = ""
     metadata: JsonMapping = field(default_factory=dict)
     caller: Caller = Caller()
     account: str = ""  # of the upstream server or API that the call uses; empty for the default
     tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
     hosts: tuple[str, ...] | None = None  # that HTTP tools may reach, among those of the settings; None for all
-    bus: Any = field(default=None, repr=False, compare=False)  # for tools that call other tools
-    system: object = None  # the running application: see `onetool.core.system`
+    bus: Bus | None = field(default=None, repr=False, compare=False)  # for tools that call other tools
+    system: Application | None = None
     settings: JsonMapping = field(default_factory=dict)  # of the tool's pack
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # that the tool may read
-    on_progress: OnProgress | None = None  # may be called from any thread, like `on_log`
-    on_log: OnLog | None = None
-    on_ask: OnAsk | None = None  # asks the person at the client
-    get_settings: Callable[[str], JsonMapping] | None = None  # of a pack
-    store_media: Callable[[bytes, str], str] | None = None  # content and MIME type -> handle; in a thread
-    on_foreign_value: Callable[[Foreign], None] | None = None
-    is_untrusted: Callable[[], bool] | None = None  # whether the run has received an untrusted value
-    notice: Callable[[str], None] | None = None  # adds a note beside the value of the call
-    ask_client: AskClient | None = None  # sends a request to the client of this call, if the client supports requests
-    gate: RunGate | CallGates | None = field(default=None, repr=False, compare=False)
-    ticket: CallTicket | None = field(default=None, repr=False, compare=False)  # of a call that may be repeated
-    hidden: frozenset[str] = frozenset()  # packs that the code of a run cannot call or find
-    waiting: Callable[[], AbstractContextManager[None]] | None = None  # entered while a person is asked: stops timers
-    split_memory: Callable[[], int] | None = None  # of the run, for a plan; returns the bytes that the run keeps
+    client: CallClient = field(default=NO_CLIENT, repr=False, compare=False)
+    run: RunScope = field(default=NO_RUN, repr=False, compare=False)
 
     @property
     def token_id(self) -> str:
@@ -168,10 +222,6 @@ class ToolContext(Context):
     @property
     def actor(self) -> str:
         return self.caller.actor
-
-    @property
-    def client(self) -> str:
-        return self.caller.client
 
     def explain_setting(self, setting: str, field: str) -> str:
         """Return how a person allows a rejected call: in the settings, or without an application in the context."""
@@ -207,27 +257,35 @@ class ToolContext(Context):
     @property
     def can_wait(self) -> bool:
         """Whether the call, or a call that it makes, may wait for a person."""
-        return self.on_ask is not None or self.gate is not None
+        return self.client.ask is not None or self.run.gate is not None
+
+    def stop_timers(self, waiting: Waiting) -> "ToolContext":
+        """Return the context of a call that stops these timers while a person is asked."""
+        return replace(self, client=self.client._replace(waiting=waiting))
+
+    def require_bus(self) -> Bus:
+        if self.bus is None:
+            raise ToolError("this call needs a bus: pass ToolContext(bus=...), or call the tool through a bus")
+        return self.bus
 
     @property
     def cancelled(self) -> bool:
         return self.bus is not None and self.bus.threads.is_cancelled
 
     def progress(self, done: float | str, total: float | None = None, message: str = "") -> Done:
-        if self.on_progress is not None:
+        if self.client.progress is not None:
             text = describe_progress(done, total, message)
-            self.on_progress(text, *(() if isinstance(done, str) else (done, total)))
+            self.client.progress(text, *(() if isinstance(done, str) else (done, total)))
         return DONE
 
     def note(self, text: str) -> None:
         """Show a note beside the value of the run. Calls outside a run have no place for notes."""
-        if self.notice is not None:
-            self.notice(text)
+        self.run.notify(text)
 
     def log(self, message: object, level: str = "info") -> Done:
         check_level(level)
-        if self.on_log is not None:
-            self.on_log(str(message), level)
+        if self.client.log is not None:
+            self.client.log(str(message), level)
         else:
             import logging
 
@@ -241,26 +299,27 @@ class ToolContext(Context):
         return self.secrets[name]
 
     def ask(self, message: str, schema: Any = None) -> Any:
-        if self.on_ask is None:
-            raise CannotAsk(NO_CLIENT)
-        asking = partial(self._ask, self.on_ask, message, check_form(schema))
+        if self.client.ask is None:
+            raise CannotAsk(CANNOT_ASK)
+        asking = partial(self._ask, self.client.ask, message, check_form(schema))
         return self.bus.threads.wait_or_return(asking) if self.bus is not None else asking()
 
-    async def _ask(self, on_ask: OnAsk, message: str, schema: JsonMapping) -> Any:
-        with self.waiting() if self.waiting is not None else nullcontext():
-            return await on_ask(message, schema)
+    async def _ask(self, ask: OnAsk, message: str, schema: JsonMapping) -> Any:
+        with self.client.waiting():
+            return await ask(message, schema)
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call another tool with the same context and return its value or raise its error."""
-        return self.bus.threads.wait_or_return(partial(self._call, name, args, kwargs))
+        bus = self.require_bus()
+        return bus.threads.wait_or_return(partial(self._call, bus, name, args, kwargs))
 
-    async def _call(self, name: str, args: tuple[Any, ...], kwargs: JsonObject) -> Any:
-        result = await self.bus.call_tool(name, kwargs, self, positional=args)
+    async def _call(self, bus: Bus, name: str, args: tuple[Any, ...], kwargs: JsonObject) -> Any:
+        result = await bus.call_tool(name, kwargs, self, positional=args)
         return result.unwrap()
 
     def call_sync(self, name: str, /, **args: Any) -> Any:
         """Call another tool from a synchronous tool, which runs in a thread."""
-        return self.bus.call_from_thread(name, args, self).unwrap()
+        return self.require_bus().call_from_thread(name, args, self).unwrap()
 
     def to_data(self, pack: str) -> JsonObject:
         """Return the fields for a process of this pack, without settings of other packs and opaque metadata."""

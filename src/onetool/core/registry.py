@@ -476,7 +476,7 @@ class Registry:
 
 def find_hidden_error(tool: Tool, context: ToolContext) -> ToolNotFound | None:
     """Return the error for a tool that code cannot call, because the client calls it directly."""
-    if python_name(tool.pack) not in context.hidden:
+    if python_name(tool.pack) not in context.run.hidden:
         return None
     hint = f"call the tool {tool.short_name} of the client directly, or set expose: both for {tool.pack}"
     return ToolNotFound(f"{tool.name} is not available in code: it is published directly", hint=hint)

@@ -374,7 +374,7 @@ class Extensions(HeldTools):
         """Run the tests beside a pack with pytest; return the outcome of each."""
         extension = self._packs[name].extension
         setup = self._setups[name]
-        report = context.on_progress or (lambda _line: None)
+        report = context.client.progress or (lambda _line: None)
         packages = await self._environments.get_packages(pack_tests.PYTEST, extension.file, report)
         launch = await self._prepare(setup, extension, report)
         return await pack_tests.run_tests(launch, setup.timeouts.start, packages, self._call_tool, context)

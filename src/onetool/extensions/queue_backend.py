@@ -51,7 +51,7 @@ class QueueBackend:
         return [self.extension.identify(), self.queue]
 
     async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
-        ticket = context.ticket
+        ticket = context.run.ticket
         is_detached = ticket is not None and ticket.is_detached
         request = JobRequest(
             id=os.urandom(16).hex() if ticket is None else ticket.call_id,
@@ -164,14 +164,14 @@ class _JobFollower:
         return status, POLL_SECONDS
 
     def _report(self, event: JsonMapping) -> None:
-        context = self._context
-        callback = context.on_progress if event["kind"] == "progress" else context.on_log
+        client = self._context.client
+        callback = client.progress if event["kind"] == "progress" else client.log
         if callback is not None:
             callback(event["message"], *event["details"])
 
     async def _cancel(self) -> None:
         """Abort the job, unless another process continues the run of this call."""
-        ticket = self._context.ticket
+        ticket = self._context.run.ticket
         if ticket is None or not ticket.continues_elsewhere:
             with anyio.CancelScope(shield=True):
                 await self._call_quietly(self._jobs.cancel)

@@ -17,7 +17,7 @@ from procrastinate.job_context import AbortReason, JobContext
 from procrastinate.worker import Worker
 
 from onetool.config.load import Loaded
-from onetool.core.context import Caller, ToolContext
+from onetool.core.context import CallClient, Caller, RunScope, ToolContext
 from onetool.core.tool import Result, Tool
 from onetool.errors import Interrupted, ToolError, ToolNotFound, ToolTimeout
 from onetool.extensions.packs import Extensions
@@ -130,9 +130,8 @@ class QueueWorker:
         context = ToolContext(
             **caller,
             caller=Caller(caller["agent_id"], token_id=facts["token_id"]),
-            on_progress=partial(job.add_event, "progress"),
-            on_log=partial(job.add_event, "log"),
-            store_media=partial(self._store_media, facts),
+            client=CallClient(progress=partial(job.add_event, "progress"), log=partial(job.add_event, "log")),
+            run=RunScope(store_media=partial(self._store_media, facts)),
         )
         tool = await self._find_tool(facts)
         args = tool.input.check(facts["arguments"])

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ import onetool_child
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
 from onetool.children.process import Process, describe_status
 from onetool.children.shared import CallInterrupted, SharedProcess
-from onetool.core.context import NO_CLIENT, ToolContext
+from onetool.core.context import CANNOT_ASK, ToolContext, Waiting
 from onetool.core.tool import Result
 from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
-from onetool.util.deadline import PausableDeadline, Waiting
+from onetool.util.deadline import PausableDeadline
 from onetool.util.problem import Location
 from onetool.util.raw_json import RawJson
 from onetool_child.interface import LOG_LEVELS, MAX_LOG_CHARS, MAX_PROGRESS_CHARS
@@ -115,7 +115,7 @@ class _Call:
 class _Timer(PausableDeadline):
     """The timeout of a call."""
 
-    def __init__(self, seconds: float, on_timeout: Callable[[], None], outer: Waiting | None) -> None:
+    def __init__(self, seconds: float, on_timeout: Callable[[], None], outer: Waiting) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(loop.time() + seconds, self._set, outer)
         self._on_timeout = on_timeout
@@ -223,7 +223,7 @@ class Worker(SharedProcess[WorkerUser]):
         params = {"function": function, "args": args, "context": context.to_data(self._launch.pack)}
         answer = self._channel.request("call", params)
         call_id = self._channel.last_id
-        timer = _Timer(seconds, partial(self._time_out, answer, function, seconds), context.waiting)
+        timer = _Timer(seconds, partial(self._time_out, answer, function, seconds), context.client.waiting)
         call = self._calls[call_id] = _Call(user, function, context, timer)
         try:
             return _extract_value(await answer, call.pieces)
@@ -294,7 +294,7 @@ class Worker(SharedProcess[WorkerUser]):
                 kwargs = dict(params["kwargs"])
                 context = call.context
                 if context.can_wait:  # a question about the nested call, or by it, stops the timer of this one too
-                    context = replace(context, waiting=call.timer.paused)
+                    context = context.stop_timers(call.timer.paused)
                 work = partial(call.user.call_tool, name, kwargs, context, positional=args, raw=True)
                 return await _run_nested(call, name, work)
             case "ask":
@@ -320,17 +320,17 @@ class Worker(SharedProcess[WorkerUser]):
             case "log":
                 level = params["level"] if params["level"] in LOG_LEVELS else "info"
                 message = str(params["message"])[:MAX_LOG_CHARS]
-                if (call := self._calls.get(params["within"])) is not None and call.context.on_log is not None:
-                    call.context.on_log(f"{self._launch.pack}.{call.function}: {message}", level)
+                if (call := self._calls.get(params["within"])) is not None and call.context.client.log is not None:
+                    call.context.client.log(f"{self._launch.pack}.{call.function}: {message}", level)
             case _:
                 raise ValueError(f"unexpected message {method!r} from a worker")
 
     def _handle_progress(self, params: JsonObject) -> None:
         call = self._calls.get(params["within"])
-        if call is not None and call.context.on_progress is not None:
+        if call is not None and call.context.client.progress is not None:
             done, total = (_check_number(params[key]) for key in ("done", "total"))
             message = str(params["message"])[:MAX_PROGRESS_CHARS]
-            call.context.on_progress(f"{self._launch.pack}: {message}", done, total)
+            call.context.client.progress(f"{self._launch.pack}: {message}", done, total)
 
     def _handle_piece(self, kind: str, data: bytes) -> None:
         """Collect a part of a large result, or of media; `kind` has the id of the call."""
@@ -433,10 +433,10 @@ async def _run_nested(call: _Call, name: str, work: Callable[[], Awaitable[Resul
 
 async def _ask(call: _Call, message: str, schema: JsonMapping) -> Any:
     """Ask the person at the client. The timeout of the call does not run meanwhile."""
-    if call.context.on_ask is None:
-        raise CannotAsk(NO_CLIENT)
+    if call.context.client.ask is None:
+        raise CannotAsk(CANNOT_ASK)
     with call.timer.paused():
-        return await call.context.on_ask(message, schema)
+        return await call.context.client.ask(message, schema)
 
 
 async def _as_result(work: Awaitable[Any]) -> Result:
@@ -447,9 +447,9 @@ async def _as_result(work: Awaitable[Any]) -> Result:
 
 
 async def _store_media(data: bytes, mime_type: str, context: ToolContext) -> str:
-    if context.store_media is None:
+    if context.run.store_media is None:
         raise ToolError("cannot store media: the call has no context of OneTool", hint="pass app.context()")
-    return await run_in_thread(context.store_media, data, mime_type)
+    return await run_in_thread(context.run.store_media, data, mime_type)
 
 
 def _check_number(value: Any) -> float | None:

@@ -138,7 +138,7 @@ class WorkerBackend:
         if (worker := self._supervised.live) is not None:
             await worker.settle()  # replace a stuck worker, so that it does not delay the next call
         self._raise_if_blocked()
-        report = context.on_progress
+        report = context.client.progress
         if report is None or self._supervised.live is not None:
             return await self._supervised.get()
         self._listeners.append(report)

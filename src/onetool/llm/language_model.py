@@ -49,8 +49,7 @@ class LanguageModel:
         prompt_tokens = sum(count_text_tokens(message.text) for message in messages)
         reserved = prompt_tokens + settings.max_tokens
         await self._budget.reserve(run, reserved, settings, usage)
-        if context.on_foreign_value is not None:
-            context.on_foreign_value(Foreign(source, {}, is_untrusted=True))
+        context.run.record_foreign(Foreign(source, {}, is_untrusted=True))
         try:
             completion = await send(await run_in_thread(self._redact_messages, messages))
         except (HttpStatusError, NetworkError) as error:
@@ -70,8 +69,8 @@ class LanguageModel:
         if settings.base_url is not None:
             private = self._allow_private_addresses
             return partial(request_completion, self._net, settings, allow_private_addresses=private)
-        if settings.sampling and context.ask_client is not None:
-            return partial(sample_client, context.ask_client, settings)
+        if settings.sampling and context.client.send_request is not None:
+            return partial(sample_client, context.client.send_request, settings)
         reason = ": the client does not support sampling" if settings.sampling else ""
         other = "" if settings.sampling else ", or llm: {sampling: true} to use the model of the MCP client"
         raise ConfigError(

@@ -3,7 +3,6 @@
 The callback is on loopback, so this is for clients on the same machine.
 """
 
-from contextlib import nullcontext
 from functools import partial
 
 from onetool.core.context import ToolContext
@@ -20,7 +19,8 @@ async def sign_in_at_client(sign_ins: SignIns, identity: Identity, context: Tool
     """Ask the person at the client to sign in. Return whether that was done; the run does not count the time."""
     import mcp_types as types
 
-    if context.ask_client is None or identity.target.is_machine:
+    send_request = context.client.send_request
+    if send_request is None or identity.target.is_machine:
         return False
     try:
         async with LoopbackCallback().listen(0) as callback:
@@ -28,8 +28,8 @@ async def sign_in_at_client(sign_ins: SignIns, identity: Identity, context: Tool
             callback.accept(partial(sign_ins.try_to_finish, pending))
             message = f"Sign in to {identity.label}, so that a tool call can continue"
             request = types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=pending.url))
-            with context.waiting() if context.waiting is not None else nullcontext():
-                answer = await context.ask_client(request)
+            with context.client.waiting():
+                answer = await send_request(request)
                 if getattr(answer, "action", None) != ACCEPT:
                     sign_ins.pending.discard(pending)
                     return False

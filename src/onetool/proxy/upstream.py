@@ -164,12 +164,12 @@ class Upstream:
     async def warm_up(self, context: ToolContext) -> None:
         """Connect, which lists the tools."""
         session = await self._choose_session(context)
-        await session.connect(context.on_progress)
+        await session.connect(context.client.progress)
 
     async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         session = await self._choose_session(context)
         before = session.get_definition(tool.name)
-        connection = await session.connect(context.on_progress)
+        connection = await session.connect(context.client.progress)
         definition = session.get_definition(tool.name)  # connecting may have changed it
         if definition != before and definition.is_sound:
             args = await check_arguments(ForeignSchema.from_json(definition.input_schema), dict(args))
@@ -202,7 +202,7 @@ class Upstream:
         if relay is None:
             ask = partial(getattr(connection.client, method), *arguments, meta=meta or None)
             if is_call:
-                ask = partial(ask, progress_callback=_make_progress_callback(self.name, context.on_progress))
+                ask = partial(ask, progress_callback=_make_progress_callback(self.name, context.client.progress))
             async with session.request(subject, connection), connection.take_turn(Relay()):
                 return await ask()
         ask = partial(getattr(connection.client.session, method), *arguments, meta={**meta, **relay.meta})
@@ -221,8 +221,8 @@ class Upstream:
         details = dict(result.meta or {})
         if media:
             details["media"] = list(media)
-        if context.on_foreign_value is not None and (details or self.server.sanitize):
-            context.on_foreign_value(Foreign(subject, details, self.server.sanitize))
+        if details or self.server.sanitize:
+            context.run.record_foreign(Foreign(subject, details, self.server.sanitize))
 
     def _make_media_store(self, context: ToolContext) -> content.StoreMedia:
         """Return the function that stores media. A relay gets the result unchanged and needs no handles."""
@@ -251,8 +251,8 @@ class Upstream:
         relay = get_relay(context)
         if relay is not None:
             relay.result = lists
-        if context.on_foreign_value is not None and self.server.sanitize:
-            context.on_foreign_value(Foreign(self.name, {}, is_untrusted=True))
+        if self.server.sanitize:
+            context.run.record_foreign(Foreign(self.name, {}, is_untrusted=True))
         return [content.to_plain(item) for items in lists for item in items]
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
@@ -288,7 +288,7 @@ class Upstream:
         """Connect to use a resource or prompt, or to list them if the name is empty."""
         self._authorize(feature, context)
         session = await self._choose_session(context)
-        return session, await session.connect(context.on_progress)
+        return session, await session.connect(context.client.progress)
 
     def _is_allowed(self, feature: str, context: ToolContext) -> bool:
         try:

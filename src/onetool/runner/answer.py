@@ -282,7 +282,7 @@ class Presenter:
 
     def _store_block(self, block: _Block, output: RunOutput, caller: ToolContext, *, is_marked: bool) -> None:
         """Store a block. One that the code marked with `__sanitize__` is sanitized whenever it is read."""
-        labels = None if caller.gate is None else caller.gate.labels
+        labels = caller.run.labels
         pieces = _split_records(block)
         pieces.reverse()
         # Each piece is released before the next is taken, so that nothing is in memory twice.

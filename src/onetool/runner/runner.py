@@ -84,7 +84,8 @@ class Runner:
         """Run the command; `preset_format` is the default of `__format__`."""
         output = output if output is not None else RunOutput()
         channel = output.channel
-        context = replace(context, hidden=channel.hidden) if channel.hidden else context
+        if channel.hidden:
+            context = replace(context, run=context.run._replace(hidden=channel.hidden))
         channel.emit("start", context.correlation_id)
         live = self._presenter.open_stream(output)
         sanitize: object = None
@@ -100,7 +101,7 @@ class Runner:
                 self._check_length(code)
             names = await self._find_names(code)
             host = _Host(self, self.cells, context, output, live)
-            repeatable = {} if context.gate is None else context.gate.cell_params
+            repeatable = {} if context.run.gate is None else context.run.gate.cell_params
             result = await self.cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
             if result["bytes"] > self.settings.execution.max_output_bytes:
                 raise _size_error(self.settings.execution.max_output_bytes)
@@ -229,16 +230,18 @@ class _Host:
         self.timer: RunTimer | None = None  # set when the code starts
         own = weakref.ref(self)
         split_memory = partial(_split_memory, own, cells)
-        if context.gate is not None:
-            context = replace(context, waiting=partial(_pause, own), split_memory=split_memory)
+        gate = context.run.gate
+        if gate is not None:
+            context = context.stop_timers(partial(_pause, own))
+            context = replace(context, run=context.run._replace(split_memory=split_memory))
         self._context = context
         self._bus = runner.bus
         execution = runner.settings.execution
         self._max_calls = execution.max_tool_calls
         self._max_output = execution.max_output_bytes
         self._request_count = 0
-        self._plan = context.gate if isinstance(context.gate, PlanGate) else None
-        self._replay = context.gate if isinstance(context.gate, ReplayGate) else None
+        self._plan = gate if isinstance(gate, PlanGate) else None
+        self._replay = gate if isinstance(gate, ReplayGate) else None
 
     async def request(self, method: str, params: JsonObject) -> Result:
         self._request_count += 1
@@ -299,7 +302,7 @@ class _Host:
     async def _store_media(self) -> Result:
         """Store the received image or audio and return its handle; None if it cannot be shown."""
         output = self._output
-        store = self._context.store_media
+        store = self._context.run.store_media
         data = bytes(output.media)
         output.media = bytearray()
         mime_type = detect_type(data[:16])  # the code may have forged the one in the request
@@ -337,7 +340,7 @@ class _Host:
         return result
 
     async def _call_tool(self, name: str, args: list[Any], kwargs: JsonObject, account: str) -> Result:
-        if self._context.hidden and (error := await self._find_hidden(name)) is not None:
+        if self._context.run.hidden and (error := await self._find_hidden(name)) is not None:
             return Result(ok=False, error=error)
         context = replace(self._context, account=account) if account else self._context
         if self._plan is not None:
@@ -347,18 +350,18 @@ class _Host:
         result = await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
         if isinstance(result.error, SignInRequired) and await self._sign_in(result.error, context):
             return await self._bus.call_tool(name, kwargs, context, positional=args, raw=True)
-        if result.error is not None and not result.ran and isinstance(context.gate, Gate):
-            context.gate.record_refusal(name, args, kwargs, result.error)
+        gate = context.run.gate
+        if result.error is not None and not result.ran and isinstance(gate, Gate):
+            gate.record_refusal(name, args, kwargs, result.error)
         return result
 
     @staticmethod
     async def _sign_in(error: SignInRequired, context: ToolContext) -> bool:
         """Ask the person at the client to sign in, if possible. A run that can be replayed does not ask."""
-        sign_in = getattr(context.system, "sign_in_at_client", None)
-        is_replayable = context.gate is not None and context.gate.is_replayable
-        if context.ask_client is None or sign_in is None or is_replayable:
+        is_replayable = context.run.gate is not None and context.run.gate.is_replayable
+        if context.client.send_request is None or context.system is None or is_replayable:
             return False
-        return bool(await sign_in(error, context))
+        return await context.system.sign_in_at_client(error, context)
 
     async def _find_hidden(self, name: str) -> ToolError | None:
         """Return the error for a tool that code cannot call."""

@@ -10,7 +10,6 @@ import json
 import math
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,6 @@ BATCH_SECONDS = 0.05  # after the first call that waits, for others to join the 
 MAX_RESULTS_BYTES = 16 << 20  # of all results of a run; a run with more cannot be replayed
 MAX_JOURNAL_BYTES = 64 << 20  # of all arguments and results of a run; then it sends no more calls
 MAX_HISTORY = 20  # calls in the message of a run that ended
-NO_WAIT = nullcontext()
 CHANGED = "the definition of the tool has changed since the call was approved"
 ANSWERED = frozenset({CallState.APPROVED, CallState.REJECTED, *SETTLED})
 
@@ -212,8 +210,7 @@ class Gate:
     def _record_labels(self, tool: Tool, args: JsonMapping, context: ToolContext) -> None:
         """Remember which private and untrusted data the client may have received."""
         if self.labels is not None:
-            is_untrusted = context.is_untrusted is not None and context.is_untrusted()
-            self.labels.record(tool, args, is_untrusted)
+            self.labels.record(tool, args, context.run.is_untrusted())
 
     async def _settle(self, ticket: Ticket, ruling: Ruling) -> DurableCall:
         """Return the call after asking people, if necessary: as approved, rejected, or ended before."""
@@ -397,11 +394,11 @@ class Gate:
             await self.entry.save(call, survives_power_loss=True)
             self._storing.discard(call.number)
             self._runs.announce(self)
-            if ticket.context.on_progress is not None:
-                ticket.context.on_progress(f"a person must approve {summarize(self.list_waiting())}")
+            if ticket.context.client.progress is not None:
+                ticket.context.client.progress(f"a person must approve {summarize(self.list_waiting())}")
             if self._asking is None or self._asking.done():
                 self._asking = self._runs.background.start(self._ask_people())
-            with ticket.context.waiting() if ticket.context.waiting is not None else NO_WAIT:
+            with ticket.context.client.waiting():
                 answer = await self._hold(answered)
         finally:
             self._storing.discard(call.number)
@@ -420,7 +417,7 @@ class Gate:
 
         Starting what it needs may show that it does not: an upstream server may have other tools than before.
         """
-        bus = ticket.context.bus
+        bus = ticket.context.require_bus()
         current = await bus.resolve(call.tool)
         if digest_definition(current) != call.definition:
             return False

@@ -69,7 +69,7 @@ class PlanGate:
             except ToolError as error:
                 result = Result(ok=False, error=error)
         else:
-            context = replace(context, gate=PlannedCall(self))
+            context = replace(context, run=context.run._replace(gate=PlannedCall(self)))
             result = await bus.call_tool(name, kwargs, context, positional=args, raw=True)
         if self.ended is not None:
             raise self.ended
@@ -162,15 +162,15 @@ def is_listed(tool: Tool, args: JsonMapping) -> bool:
 
 def reject_nested(context: ToolContext) -> None:
     """Raise if the caller is a plan, which would wait for its own turn."""
-    if isinstance(context.gate, PlanGate | PlannedCall):
+    if isinstance(context.run.gate, PlanGate | PlannedCall):
         raise ToolError("a plan cannot contain another plan", hint="put all code into one ot.plan(code=...)")
 
 
 async def make_plan(runner: "Runner", code: str, context: ToolContext, redact: Callable[[Any], Any]) -> JsonObject:
     """Return the calls with effects that the code would make, and its value or why the plan ended."""
-    used_memory = 0 if context.split_memory is None else context.split_memory()
-    gate = PlanGate(context.gate, used_memory)
-    answer = await runner.run(code, replace(context, gate=gate), RunOutput(keeps_value=True))
+    gate = PlanGate(context.run.gate, context.run.split_memory())
+    planned = replace(context, run=context.run._replace(gate=gate))
+    answer = await runner.run(code, planned, RunOutput(keeps_value=True))
     calls = redact(gate.calls)  # bound arguments may come from settings
     if gate.ended is not None or answer.is_error:
         return {"calls": calls, "ended": gate.ended.message if gate.ended is not None else answer.text}

@@ -24,7 +24,7 @@ from onetool.config.load import Loaded
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import RunFinished
-from onetool.core.context import Caller, CallGates, ToolContext
+from onetool.core.context import Application, CallClient, Caller, CallGates, RunScope, ToolContext
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.registry import find_hidden_error
 from onetool.core.render import render
@@ -92,7 +92,7 @@ class Runs:
         self,
         bus: ToolBus,
         agents: Agents,
-        system: object = None,
+        system: Application | None = None,
         own_ports: Callable[[], set[int]] = set,
     ) -> None:
         self._bus = bus
@@ -252,7 +252,8 @@ class Runs:
         self, record: DurableRunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext
     ) -> Answer:
         """Run code with the recorded answers of a run, and return its answer. No tool is called."""
-        context = replace(context, gate=ReplayGate(record.seed, record.started, list_answered(calls)))
+        gate = ReplayGate(record.seed, record.started, list_answered(calls))
+        context = replace(context, run=context.run._replace(gate=gate))
         return await self._runner.run(code, context, RunOutput(keeps_value=True), record.format)
 
     async def save_snippet(self, name: str, description: str, run_id: str, context: ToolContext) -> "SavedSnippet":
@@ -294,13 +295,13 @@ class Runs:
                 f"agent {context.agent_id} already makes {pluralize(running, 'call')} in the background",
                 hint="wait for one of them with ot.run_result",
             )
-        tool = await context.bus.resolve(tool_name)
+        tool = await context.require_bus().resolve(tool_name)
         if (error := find_hidden_error(tool, context)) is not None:
             raise error
         caller = replace(context.caller, agent=context.agent_id)
         code = json.dumps({"tool": tool_name, "arguments": as_data(dict(arguments))})
         gate = self.open_gate(caller, "call", code=code, hold=math.inf)
-        gate.labels = None if context.gate is None else context.gate.labels
+        gate.labels = context.run.labels
         gate.keeps_outcome = True
         if tool.is_resumable:  # if this process ends, another one gets the result
             await gate.entry.update(is_replayable=True)
@@ -384,24 +385,33 @@ class Runs:
         self._bus.registry.apply_switches()
         channel = output.channel if output else ClientChannel()
         media = self._media
+        client = CallClient(
+            progress=partial(self._report_progress, output) if output else None,
+            log=partial(self._log_message, channel),
+            ask=channel.ask,
+            send_request=channel.ask_client,
+        )
+        run = RunScope(
+            gate=gate,
+            get_settings=self._get_pack_settings,
+            store_media=lambda data, mime_type: media.put(data, mime_type, caller.agent, caller.token_id),
+        )
+        if output is not None:
+            run = run._replace(
+                record_foreign=output.record_foreign,
+                is_untrusted=lambda: output.is_untrusted,
+                notify=output.notify,
+            )
         return ToolContext(
             **self._agents.context_fields(caller.agent),
             working_dir=self._loaded.directories.working_dir,
             correlation_id=correlation_id,
-            gate=gate,
-            bus=self._bus,
-            system=self._system,
-            on_progress=partial(self._report_progress, output) if output else None,
-            on_log=partial(self._log_message, channel),
-            on_ask=channel.ask,
-            get_settings=self._get_pack_settings,
-            store_media=lambda data, mime_type: media.put(data, mime_type, caller.agent, caller.token_id),
-            on_foreign_value=output.record_foreign if output else None,
-            is_untrusted=(lambda: output.is_untrusted) if output else None,
-            notice=output.notify if output else None,
-            ask_client=channel.ask_client,
             metadata={"_meta": meta} if meta else {},
             caller=caller,
+            bus=self._bus,
+            system=self._system,
+            client=client,
+            run=run,
         )
 
     def _get_pack_settings(self, pack: str) -> JsonMapping:

@@ -485,13 +485,11 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
 
 async def _mark_untrusted(context: ToolContext, handle: str) -> None:
     """Mark the run as untrusted if the stored result came from an untrusted server, and label the session."""
-    labels = None if context.gate is None else context.gate.labels
-    if context.on_foreign_value is None and labels is None:
-        return
+    labels = context.run.labels
     origin = partial(get_system(context).results.origin, handle, context.agent_id, context.token_id)
     source, is_untrusted, stored = await run_in_thread(origin)
-    if is_untrusted and context.on_foreign_value is not None:
-        context.on_foreign_value(Foreign(source, {}, is_untrusted))
+    if is_untrusted:
+        context.run.record_foreign(Foreign(source, {}, is_untrusted))
     if labels is not None:
         labels.merge(stored)
 
@@ -557,9 +555,9 @@ async def session_update(
 
 def _get_labels(context: ToolContext) -> tuple[str, ...]:
     """Return the labels of what the client session has read so far; they stay with the values that it stores."""
-    labels = getattr(context.gate, "labels", None)
+    labels = context.run.labels
     found = set() if labels is None else set(labels.names)
-    if context.is_untrusted is not None and context.is_untrusted():
+    if context.run.is_untrusted():
         found |= {"untrusted", FOREIGN}
     return tuple(sorted(found))
 
@@ -574,10 +572,10 @@ def _encode_value(key: str, value: Any) -> str:
 def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> JsonObject:
     """Return stored values as data, and mark the run and the client session with their labels."""
     stored = {label for value in found.values() for label in value.labels}
-    if (labels := getattr(context.gate, "labels", None)) is not None:
+    if (labels := context.run.labels) is not None:
         labels.add(stored, "ot.session")
-    if context.on_foreign_value is not None and FOREIGN in stored:
-        context.on_foreign_value(Foreign("ot.session", {}, is_untrusted=True))
+    if FOREIGN in stored:
+        context.run.record_foreign(Foreign("ot.session", {}, is_untrusted=True))
     return {key: json.loads(value.text) for key, value in found.items()}
 
 
@@ -612,7 +610,7 @@ async def _discover(context: ToolContext) -> System:
 
 def _is_restricted(context: ToolContext) -> bool:
     """Return whether there may be tools that the agent may not call, or that code cannot call."""
-    return context.tools is not None or bool(context.hidden)
+    return context.tools is not None or bool(context.run.hidden)
 
 
 async def _discover_and_note(context: ToolContext) -> System:
@@ -632,7 +630,7 @@ class _RestrictedSystem:
 
     def __init__(self, system: System, context: ToolContext) -> None:
         self.registry: Registry = system.registry.only(
-            lambda tool: context.admits(tool) and python_name(tool.pack) not in context.hidden
+            lambda tool: context.admits(tool) and python_name(tool.pack) not in context.run.hidden
         )
         self._system = system
 

@@ -97,7 +97,8 @@ class LiveRuns:
             kind, command = ("run", event.command) if isinstance(event, RunStarted) else ("call", "")
             context = event.context
             session = events.session
-            fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, context.client)
+            client = context.caller.client
+            fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, client)
             owner = {"actor": context.actor, "token_id": context.token_id}
             live = self._live[run_id] = _ActiveRun(
                 RunRecord(*fields, command, **owner, directory=str(context.working_dir)),

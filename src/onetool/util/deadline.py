@@ -16,7 +16,7 @@ class PausableDeadline:
     the timer and the last one restarts it. Each pause also enters `outer`, which stops the timers of enclosing calls.
     """
 
-    def __init__(self, when: float, set_timer: Callable[[float], None], outer: Waiting | None = None) -> None:
+    def __init__(self, when: float, set_timer: Callable[[float], None], outer: Waiting = nullcontext) -> None:
         self._when = when
         self._set_timer = set_timer
         self._outer = outer
@@ -40,7 +40,7 @@ class PausableDeadline:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the timer while a person is asked."""
-        with self._outer() if self._outer is not None else nullcontext():
+        with self._outer():
             if not self._pauses:
                 self._paused_at = anyio.current_time()
                 self._set_timer(math.inf)

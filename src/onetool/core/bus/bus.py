@@ -137,9 +137,10 @@ class ToolBus:
         gate = None
         result = CANCELLED
         try:
-            if isinstance(call.context.gate, CallGates):
-                gate = call.context.gate.open()
-                call.context = replace(call.context, gate=gate)
+            run = call.context.run
+            if isinstance(run.gate, CallGates):
+                gate = run.gate.open()
+                call.context = replace(call.context, run=run._replace(gate=gate))
             result = await self._run_steps(name, params, positional, call)
         except Exception as raised:  # noqa: BLE001 - the one place where a tool's error becomes a result
             result = Result(ok=False, error=raised, ran=call.is_allowed is True)
@@ -168,7 +169,7 @@ class ToolBus:
         if tool.complete is not None:
             args = call.args = dict(await tool.complete(args, context))
         context = call.context = choose_account(tool, context)
-        gate = context.gate
+        gate = context.run.gate
         ticket = None if gate is None or isinstance(gate, CallGates) else await gate.decide(tool, args, context)
         if ticket is not None and ticket.recorded is not None:
             recorded: Result = ticket.recorded
@@ -178,7 +179,7 @@ class ToolBus:
         if ticket is not None:
             await ticket.send()
             if tool.is_resumable and ticket.is_repeatable:
-                context = replace(context, ticket=ticket)
+                context = replace(context, run=context.run._replace(ticket=ticket))
         call.is_allowed = True
         if ticket is None:
             return await _check_output(tool, await self._dispatch(tool, args, context))
@@ -327,8 +328,8 @@ async def _check_output(tool: Tool, value: Any) -> Result:
 async def _invoke_with_timeout(seconds: float, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
     with anyio.move_on_after(seconds) as scope:
         if context.can_wait:
-            deadline = PausableDeadline(scope.deadline, partial(setattr, scope, "deadline"), context.waiting)
-            context = replace(context, waiting=deadline.paused)
+            deadline = PausableDeadline(scope.deadline, partial(setattr, scope, "deadline"), context.client.waiting)
+            context = context.stop_timers(deadline.paused)
         return await tool.backend.invoke(tool, args, context)
     assert scope.cancelled_caught
     raise ToolTimeout(f"{tool.name} timed out after {seconds:g} s", timeout_ms=round(seconds * 1000))

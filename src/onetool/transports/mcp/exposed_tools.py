@@ -18,7 +18,7 @@ from mcp import MCPError
 
 from onetool.app import OneTool
 from onetool.core.bus.authorize import authorize
-from onetool.core.context import ToolContext
+from onetool.core.context import CallClient, ToolContext
 from onetool.core.registry import Registry, nearest, python_name
 from onetool.core.tool import Result, Tool
 from onetool.errors import OutputInvalid, ToolError
@@ -155,7 +155,7 @@ class ExposedTools:
         """Call a tool that does not belong to an upstream server. It can send messages to the client."""
         client = ClientMessages(relay, self._app.redact, name)
         caller = self._build_context(context, relay, client)
-        write_log = caller.on_log
+        write_log = caller.client.log
 
         def log(message: str, level: str) -> None:
             if write_log is not None:
@@ -165,11 +165,13 @@ class ExposedTools:
         report = None if relay.progress is None else client.report_progress
         caller = replace(
             caller,
-            on_ask=client.ask,
-            on_log=log,
-            on_progress=report,
-            on_foreign_value=relay.record_foreign,
-            ask_client=relay.ask if "sampling" in relay.capabilities else None,
+            client=CallClient(
+                progress=report,
+                log=log,
+                ask=client.ask,
+                send_request=relay.ask if "sampling" in relay.capabilities else None,
+            ),
+            run=caller.run._replace(record_foreign=relay.record_foreign),
         )
         result = await self._app.bus.call_tool(name, arguments, caller)
         await client.flush()

@@ -40,7 +40,7 @@ async def _store(
     app: OneTool, tool: Tool, caller: ToolContext, text: str, *, is_untrusted: bool
 ) -> tuple[str, list[types.ResourceLink]]:
     """Store the text. Return a note on where it is, and a link to it."""
-    labels = None if caller.gate is None else caller.gate.labels
+    labels = caller.run.labels
 
     def put() -> JsonObject:
         stored, is_json = _split_records(text)
