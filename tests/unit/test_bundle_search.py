@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 from tests.bundles_support import START, bundle_body, expect_error, new_bundle, open_store, search_slugs, tool_body
+from tests.rest_support import new_id
 
 from onetool.bundles import BundleDraft, BundleStore, ToolDraft
 from onetool.bundles.bundle_index import create_tables, open_database, write_bundle, write_tool
 from onetool.bundles.bundle_search import ToolQuery, find_ranked
-from onetool.bundles.bundle_store import new_id
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.search_text import fold_name, list_words

@@ -13,7 +13,7 @@ from onetool.bundles.filesystem import Stamp
 from onetool.bundles.model import Bundle
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.rules import check_id
-from onetool.core.registry import RegistryEntry, python_name
+from onetool.core.registry import RegistryEntry
 
 BUILT_IN = "(select value from meta where name = 'built_in')"
 BUNDLE = f"select id, folder, slug, enabled, deleted_at, body, mtime, size, {BUILT_IN} from bundles"  # noqa: S608
@@ -80,9 +80,8 @@ def get_bundle(database: sqlite3.Connection, bundle_id: str) -> BundleRow | None
     return BundleRow(*row) if row else None
 
 
-def get_bundle_by_slug(database: sqlite3.Connection, slug: str, *, exactly: bool) -> BundleRow | None:
-    """Return the bundle with this slug or, unless `exactly`, the first by ID with this name in Python code."""
-    column, value = ("slug", slug) if exactly else ("python_name", python_name(slug))
+def get_bundle_by(database: sqlite3.Connection, column: str, value: str) -> BundleRow | None:
+    """Return the first bundle by ID with this value in a column: `slug`, or `python_name` for its name in code."""
     query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
     row = database.execute(query, (value,)).fetchone()
     return BundleRow(*row) if row else None

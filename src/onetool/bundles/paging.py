@@ -30,12 +30,6 @@ def check_page_size(size: object) -> int:
     return min(size, MAX_PAGE_SIZE)
 
 
-def make_page(found: Sequence[tuple[Position, T]], size: int, make_token: Callable[[Position], str]) -> Page[T]:
-    """Return one page. If there are more items, `found` has at least one more than `size`."""
-    items = found[:size]
-    return Page([item for _, item in items], make_token(items[-1][0]) if len(found) > size else None)
-
-
 class PageTokens:
     """Page tokens, signed with the key that `load_key` returns."""
 
@@ -45,6 +39,12 @@ class PageTokens:
     def make(self, filters: object, position: Position) -> str:
         content = json.dumps([_digest(filters), list(position)], separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._signature(content) + content).decode().rstrip("=")
+
+    def make_page(self, filters: object, size: int, items: Sequence[tuple[Position, T]]) -> Page[T]:
+        """Return the first page of these items; if there are more than fit, with the token of the next page."""
+        page = items[:size]
+        token = self.make(filters, page[-1][0]) if len(items) > size else None
+        return Page([item for _, item in page], token)
 
     def read(self, token: str | None, filters: object) -> list[Any] | None:
         """Return the position that a token holds; None for the first page."""

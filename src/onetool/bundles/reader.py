@@ -4,35 +4,44 @@ Lists are read from the index alone. For a single bundle or tool, the file is ch
 changed by hand.
 """
 
+import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple, TypeVar
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from onetool.bundles import listing, rules, store_errors
 from onetool.bundles.builtins import BuiltIns
-from onetool.bundles.bundle_index import microseconds
-from onetool.bundles.bundle_search import ToolQuery, find_ranked
+from onetool.bundles.bundle_index import microseconds, read_meta
+from onetool.bundles.bundle_search import RANKS, ToolQuery, find_ranked, open_reader, score
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE, tool_file_names
 from onetool.bundles.filesystem import read_stamp
-from onetool.bundles.listing import BundleRow, StoredPack, ToolRow
-from onetool.bundles.model import StoredTool, timestamp
-from onetool.bundles.records import parse_tool
+from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
+from onetool.bundles.model import Bundle, Page, StoredTool, ToolHit, timestamp
+from onetool.bundles.paging import PageTokens, check_page_size
+from onetool.core.registry import RegistryEntry, python_name
 from onetool.errors import ToolError
 from onetool.stats.database import StatisticsDatabase
 
+if TYPE_CHECKING:
+    from onetool.search.index_reader import IndexReader
+
 T = TypeVar("T")
 RESTORE_PERIOD = timedelta(days=2)
-
-
 MAX_NAMES = 500  # in one statement
+NAMES_PER_PAGE = 2_000
 
 
 class StoredToolUsage(NamedTuple):
     calls: int = 0
     last: str | None = None
+
+
+NEVER_USED = StoredToolUsage()
 
 
 class UsageCounts:
@@ -61,25 +70,36 @@ class UsageCounts:
 
 
 class BundleReader:
+    """The bundles and tools of a directory and the built-in ones. Methods block on disk access."""
+
     def __init__(
-        self, directory: BundleDirectory, builtins: BuiltIns, usage: UsageCounts, clock: Callable[[], datetime]
+        self,
+        directory: BundleDirectory,
+        builtins: BuiltIns,
+        usage: UsageCounts,
+        tokens: PageTokens,
+        clock: Callable[[], datetime],
     ) -> None:
         self._directory = directory
         self._builtins = builtins
         self._usage = usage
+        self._tokens = tokens
         self._clock = clock
 
     # --- one bundle --------------------------------------------------------------------------------------------
 
-    def bundle(self, bundle_id: str) -> BundleRow:
+    def get_bundle(self, bundle_id: str) -> Bundle:
+        return self._get_bundle(bundle_id).to_bundle()
+
+    def _get_bundle(self, bundle_id: str) -> BundleRow:
         """Return a bundle that is not deleted."""
         bundle_id = rules.check_id(bundle_id)
-        row = self.any_bundle(bundle_id)
+        row = self._find_bundle(bundle_id)
         if row is None or row.deleted_at is not None:
             raise store_errors.bundle_not_found(bundle_id)
         return row
 
-    def any_bundle(self, bundle_id: str) -> BundleRow | None:
+    def _find_bundle(self, bundle_id: str) -> BundleRow | None:
         """Return a bundle, even if it is deleted."""
         find = partial(listing.get_bundle, bundle_id=bundle_id)
         if (row := self._builtins.read(find)) is not None:
@@ -95,29 +115,38 @@ class BundleReader:
         if row is None:
             ending = f"-{bundle_id}/{BUNDLE_FILE}"
             return self._directory.read(lambda database: listing.list_problem_paths(database, ending))
-        is_same = read_stamp(self._directory.root / row.directory / BUNDLE_FILE) == row.stamp
-        return [] if is_same else [f"{row.directory}/{BUNDLE_FILE}"]
+        path = f"{row.directory}/{BUNDLE_FILE}"
+        return [] if read_stamp(self._directory.root / path) == row.stamp else [path]
 
-    def bundle_by_slug(self, slug: str, *, exactly: bool) -> BundleRow | None:
-        rows = self.read_all(lambda db: listing.get_bundle_by_slug(db, slug, exactly=exactly))
+    def bundle_by_slug(self, slug: str) -> Bundle | None:
+        """Return the bundle with this slug, else the first by ID with this name in Python code, else None."""
+        row = self._find_bundle_by("slug", slug) or self._find_bundle_by("python_name", python_name(slug))
+        return row.to_bundle() if row else None
+
+    def _find_bundle_by(self, column: str, value: str) -> BundleRow | None:
+        rows = self._read_all(lambda db: listing.get_bundle_by(db, column, value))
         return next(filter(None, rows), None)
 
-    def is_expired(self, row: BundleRow) -> bool:
+    def _is_expired(self, row: BundleRow) -> bool:
         """Return whether a bundle was deleted too long ago to be restored."""
-        return row.deleted_at is not None and row.deleted_at <= self.expiry_limit()
+        return row.deleted_at is not None and row.deleted_at <= self._expiry_limit()
 
-    def expiry_limit(self) -> int:
+    def _expiry_limit(self) -> int:
         return microseconds(self._clock() - RESTORE_PERIOD)
 
     # --- one tool ----------------------------------------------------------------------------------------------
 
-    def tool(self, bundle_id: str, slug: str, version: str) -> tuple[BundleRow, ToolRow]:
+    def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
+        _, row = self._get_tool(bundle_id, slug, version)
+        return self._to_tools([row])[0]
+
+    def _get_tool(self, bundle_id: str, slug: str, version: str) -> tuple[BundleRow, ToolRow]:
         bundle_id = rules.check_id(bundle_id)
         slug = rules.check_slug(slug)
         version = rules.check_version_label(version)
-        bundle = self.bundle(bundle_id)
+        bundle = self._get_bundle(bundle_id)
         find = partial(listing.get_tool, bundle_id=bundle_id, slug=slug, version=version)
-        row = self.read(find, bundle)
+        row = self._read(find, bundle)
         if not bundle.built_in and self._refresh_tool(bundle.directory, row, tool_file_names(slug, version)):
             row = self._directory.read(find)
         if row is None:
@@ -127,47 +156,160 @@ class BundleReader:
     def _refresh_tool(self, directory: str, row: ToolRow | None, names: Sequence[str]) -> bool:
         """Update the index if the file differs from it, and return whether it did."""
         stamp = None if row is None else row.stamp
-        candidates = names if row is None else [row.file]
-        changed = [name for name in candidates if read_stamp(self._directory.root / directory / name) != stamp]
+        paths = [f"{directory}/{name}" for name in (names if row is None else [row.file])]
+        changed = [path for path in paths if read_stamp(self._directory.root / path) != stamp]
         if changed:
-            self._directory.refresh([f"{directory}/{name}" for name in changed])
+            self._directory.refresh(changed)
         return bool(changed)
 
-    # --- several -----------------------------------------------------------------------------------------------
+    # --- lists -------------------------------------------------------------------------------------------------
 
-    def read(self, work: Callable[[sqlite3.Connection], T], bundle: BundleRow | StoredPack) -> T:
+    def list_bundles(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        include_disabled: bool = False,
+        size: int = 25,
+        token: str | None = None,
+    ) -> Page[Bundle]:
+        filters = Filters.of(None, ids, include_disabled=include_disabled)
+        return self._list_page(
+            ["bundles", *filters],
+            size,
+            token,
+            partial(listing.list_bundles, filters=filters),
+            lambda rows: [row.to_bundle() for row in rows],
+        )
+
+    def list_tools(
+        self,
+        *,
+        tags: Iterable[str] | None = None,
+        bundle_ids: Iterable[str] | None = None,
+        include_disabled: bool = False,
+        size: int = 25,
+        token: str | None = None,
+    ) -> Page[StoredTool]:
+        filters = Filters.of(tags, bundle_ids, include_disabled=include_disabled)
+        read = partial(listing.list_tools, filters=filters)
+        return self._list_page(["tools", *filters], size, token, read, self._to_tools)
+
+    def _list_page(
+        self,
+        scope: Sequence[object],
+        size: int,
+        token: str | None,
+        list_rows: Callable[..., list[Any]],
+        convert: Callable[..., list[T]],
+    ) -> Page[T]:
+        """Return a page ordered by ID. `list_rows` gets the ID after which the page begins, and the number of rows."""
+        size = check_page_size(size)
+        (after,) = self._tokens.read(token, scope) or [""]
+        lists = self._read_all(partial(list_rows, after=after, limit=size + 1))
+        rows: list[Any] = sorted(chain.from_iterable(lists), key=attrgetter("id"))
+        items = [([row.id], item) for row, item in zip(rows, convert(rows), strict=True)]
+        return self._tokens.make_page(scope, size, items)
+
+    def search(
+        self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
+    ) -> Page[ToolHit]:
+        """Return the best hits first, and the newest first in each rank (see `onetool.bundles.bundle_search`).
+
+        The position of a hit is its rank, its key, and the number of its index.
+        """
+        query = ToolQuery.of(q)
+        size = check_page_size(size)
+        scope = ["search", query.text, bool(include_disabled)]
+        after = self._tokens.read(token, scope)
+        hits: list[tuple[tuple[int, int, int], ToolRow]] = []
+        for number, read in enumerate((self._directory.read, self._builtins.read)):
+            start = None if after is None else (after[0], after[1] + (number > after[2]))
+            find = partial(find_ranked, query=query, after=start, include_disabled=include_disabled, limit=size + 1)
+            hits += [((rank, row.key, number), row) for rank, row in read(find)]
+        hits.sort(key=lambda hit: (hit[0][0], -hit[0][1], hit[0][2]))
+        tools = self._to_tools([row for _, row in hits])
+        ranked = [
+            (position, ToolHit(tool, score(position[0]), RANKS[position[0]]))
+            for (position, _), tool in zip(hits, tools, strict=True)
+        ]
+        return self._tokens.make_page(scope, size, ranked)
+
+    def list_bundle_tools(self, bundle_id: str, slug: str | None = None) -> list[StoredTool]:
+        """Return all versions of all tools of a bundle, or of one tool, including disabled ones."""
+        bundle = self._get_bundle(bundle_id)
+        return self._to_tools(self._read(lambda db: listing.list_bundle_tools(db, bundle.id, slug), bundle))
+
+    def list_tools_with(self, text: str) -> list[tuple[str, str]]:
+        """Return the JSON of all tools that contains a text, each with the slug of its bundle."""
+        return [*chain.from_iterable(self._read_all(lambda db: listing.list_tools_with(db, text)))]
+
+    # --- by name in code ------------------------------------------------------------------------------------------
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether reads do not wait for the index to be built."""
+        return self._directory.is_ready
+
+    def find_slugs(self, words: Collection[str]) -> set[str]:
+        """Return the bundles whose names are among these words. They are read from the files, without the index."""
+        slugs = self._directory.read_slugs() | {pack.slug for pack in self._builtins.read(listing.list_packs)}
+        names = set(map(python_name, words))
+        return {slug for slug in slugs if python_name(slug) in names}
+
+    def packs(self) -> list[StoredPack]:
+        """Return all bundles, including disabled ones."""
+        return [*chain.from_iterable(self._read_all(listing.list_packs))]
+
+    def find_tool(self, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
+        """Return a tool. Without a version, it is the newest that is enabled."""
+        rows = self._read_all(lambda db: listing.get_tool_by_name(db, slug, tool_slug, version))
+        return next(filter(None, rows), None)
+
+    def list_names(self, pack: StoredPack, after: str, limit: int | None = None) -> list[RegistryEntry]:
+        """Return tools of a bundle after this slug, at most `limit`."""
+        return self._read(lambda db: listing.list_names(db, pack.id, after, limit or NAMES_PER_PAGE), pack)
+
+    def count_tools(self) -> dict[str, tuple[int, int]]:
+        """Return the number of tools of each bundle by ID, and how many are enabled. Versions count once."""
+        stored, built_in = self._read_all(listing.count_tools)
+        return {**stored, **built_in}
+
+    def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
+        """Return the enabled tools of a bundle with the approximate size of their definitions in bytes."""
+        return self._read(lambda db: listing.list_definition_sizes(db, pack.id), pack)
+
+    def readers(self) -> "list[IndexReader]":
+        """Return the indexes of stored tools for `ot.search`, without an index that is being built."""
+        directory = [self._directory.read] if self.is_indexed else []
+        return [open_reader(read) for read in (*directory, self._builtins.read)]
+
+    def version(self) -> int:
+        """Return a number that changes with every change by any process."""
+        if not self._directory.root.is_dir():
+            return 0
+        return self._directory.read(lambda database: read_meta(database, "version"))
+
+    # --- both indexes -------------------------------------------------------------------------------------------
+
+    def _read(self, work: Callable[[sqlite3.Connection], T], bundle: BundleRow | StoredPack) -> T:
         """Return what `work` finds in the index that has this bundle."""
         return self._builtins.read(work) if bundle.built_in else self._directory.read(work)
 
-    def read_all(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[T]:
+    def _read_all(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[T]:
         """Yield what `work` finds in the store, and then in the built-in bundles."""
         yield self._directory.read(work)
         yield self._builtins.read(work)
 
-    def list_bundle_tools(self, bundle: BundleRow, slug: str | None = None) -> list[StoredTool]:
-        return self.to_tools(self.read(partial(listing.list_bundle_tools, bundle_id=bundle.id, slug=slug), bundle))
-
-    def search(
-        self, query: ToolQuery, after: Sequence[int] | None, *, include_disabled: bool, limit: int
-    ) -> list[tuple[list[int], StoredTool]]:
-        """Return hits with their positions, from which the next page continues: rank, key, and number of the index."""
-        hits: list[tuple[list[int], StoredTool]] = []
-        for number, read in enumerate((self._directory.read, self._builtins.read)):
-            start = None if after is None else (after[0], after[1] + (number > after[2]))
-            ranked = read(
-                partial(find_ranked, query=query, after=start, include_disabled=include_disabled, limit=limit)
-            )
-            tools = self.to_tools([row for _, row in ranked])
-            hits += [([rank, row.key, number], tool) for (rank, row), tool in zip(ranked, tools, strict=True)]
-        return sorted(hits, key=lambda hit: (hit[0][0], -hit[0][1], hit[0][2]))
-
-    def to_tools(self, rows: Sequence[ToolRow]) -> list[StoredTool]:
+    def _to_tools(self, rows: Sequence[ToolRow]) -> list[StoredTool]:
         usage = self._usage.of(row.id for row in rows) if rows else {}
-        return [to_stored_tool(row, usage.get(row.id, StoredToolUsage())) for row in rows]
+        return [to_stored_tool(row, usage.get(row.id, NEVER_USED)) for row in rows]
 
 
-def to_stored_tool(row: ToolRow, usage: StoredToolUsage) -> StoredTool:
-    extra = {
+def to_stored_tool(row: ToolRow, usage: StoredToolUsage = NEVER_USED) -> StoredTool:
+    """Return the tool of a row. Its file was read before, so only the structure is checked."""
+    body = json.loads(row.body)
+    body.pop("schemaVersion")
+    fields = {
         "bundleID": row.bundle,
         "bundleSlug": row.bundle_slug,
         "bundleEnabled": bool(row.bundle_enabled),
@@ -175,4 +317,4 @@ def to_stored_tool(row: ToolRow, usage: StoredToolUsage) -> StoredTool:
         "callCount": usage.calls,
         "lastCalledAt": usage.last,
     }
-    return parse_tool(row.body, extra)
+    return StoredTool.model_validate({**body, **fields})

@@ -20,7 +20,6 @@ from onetool.bundles.model import (
     Origin,
     PythonImpl,
     Slug,
-    StoredTool,
     Tags,
     ToolDraft,
     ToolType,
@@ -30,7 +29,7 @@ from onetool.bundles.model import (
 )
 from onetool.core.schema import ANY_OBJECT
 from onetool.util.versioning import UPGRADE
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 1 << 20
@@ -144,10 +143,3 @@ class ToolFile(_File):
         if problem:
             raise ValueError(problem)
         return self
-
-
-def parse_tool(body: str, extra: JsonMapping) -> StoredTool:
-    """Return the tool in this row of the index. `extra` are fields from elsewhere: its bundle and its call count."""
-    data: JsonObject = json.loads(body)
-    data.pop("schemaVersion")
-    return StoredTool.model_validate({**data, **extra})

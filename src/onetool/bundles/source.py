@@ -403,10 +403,10 @@ class BundleSource(ToolSource):
     # --- one tool ---------------------------------------------------------------------------------------------------
 
     def _make_tool(self, row: "ToolRow", key: str) -> Tool:
-        from onetool.bundles.reader import StoredToolUsage, to_stored_tool
+        from onetool.bundles.reader import to_stored_tool
         from onetool.bundles.search_text import has_valid_structure
 
-        stored = to_stored_tool(row, StoredToolUsage())
+        stored = to_stored_tool(row)
         name = f"{stored.bundle_slug}.{stored.slug}"
         is_readable = has_valid_structure(stored.arg_schema)
         reason = _disabled_reason(stored) or (

@@ -1,14 +1,13 @@
 """Errors of the bundle store, one function for each reason, and the checks of values that are sent to it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from onetool.bundles import rules
-from onetool.bundles.model import Switch, ToolDraft
+from onetool.bundles.listing import BundleRow
+from onetool.bundles.model import Switch
 from onetool.bundles.records import MAX_FILE_BYTES, ToolFile
 from onetool.errors import BundleError
 from onetool_child.json_types import JsonMapping
-
-Body = JsonMapping
 
 
 def bundle_not_found(bundle_id: str) -> BundleError:
@@ -58,28 +57,18 @@ def too_many_tools(stored: int, limit: int) -> BundleError:
 # --- validation --------------------------------------------------------------------------------------------------
 
 
-def check_pair(number: int, slug: str, version: str) -> tuple[str, str]:
+@contextmanager
+def naming_item(number: int, slug: str, version: str) -> Iterator[None]:
+    """Add the tool to the details of an error: its number in the request, its slug and its version."""
     try:
-        return rules.check_slug(slug), rules.check_version_label(version)
+        yield
     except BundleError as error:
-        raise _add_item_details(error, number, slug, version) from None
-
-
-def check_draft(
-    number: int,
-    slug: str,
-    version: str,
-    draft: ToolDraft | Body,
-    restore: Callable[[str, Body], Body] = lambda _slug, body: body,
-) -> ToolDraft:
-    """Return the validated draft. `restore` replaces masks in the body with the stored credentials."""
-    try:
-        return ToolDraft.of(draft if isinstance(draft, ToolDraft) else restore(slug, draft))
-    except BundleError as error:
-        raise _add_item_details(error, number, slug, version) from None
+        details = {**error.details, "index": number, "slug": slug, "version": version}
+        raise BundleError(error.message, code=error.code, details=details) from None
 
 
 def check_content(number: int, file: ToolFile) -> bytes:
+    """Return the content of a new file. Raise if it is too large."""
     content = file.text()
     if len(content) > MAX_FILE_BYTES:
         message = f"tool {file.slug}@{file.version} is too large: {len(content)} bytes (at most {MAX_FILE_BYTES})"
@@ -88,15 +77,10 @@ def check_content(number: int, file: ToolFile) -> bytes:
     return content
 
 
-def check_switch(switch: bool | Switch | Body, *, bundle_id: str, is_built_in: bool) -> bool:
-    """Return whether to enable it. For a built-in bundle, any other field is rejected as read-only."""
+def check_switch(switch: bool | JsonMapping, bundle: BundleRow) -> bool:
+    """Return whether to enable a bundle or its tool. Of a built-in one, any other field is rejected as read-only."""
     if isinstance(switch, bool):
         return switch
-    if is_built_in and isinstance(switch, Mapping) and set(switch) - {"isEnabled"}:
-        raise built_in(bundle_id)
+    if bundle.built_in and set(switch) - {"isEnabled"}:
+        raise built_in(bundle.id)
     return Switch.of(switch).is_enabled
-
-
-def _add_item_details(error: BundleError, number: int, slug: object, version: object) -> BundleError:
-    details = {**error.details, "index": number, "slug": slug, "version": version}
-    return BundleError(error.message, code=error.code, details=details)
