@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from onetool.backends.http_tool.body import FORM_DATA, OTHER_TYPE, is_json
 from onetool.bundles.openapi.document import as_mapping, as_text
-from onetool.bundles.openapi.parameters import ObjectFields, get_list_format, join_list, to_json_text_schema
+from onetool.bundles.openapi.parameters import add_fields, get_list_format, join_list, to_json_text_schema
 from onetool.bundles.openapi.request import RequestBuilder, escape_literal
 from onetool.bundles.rules import invalid
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -149,7 +149,7 @@ class BodyWriter:
     ) -> None:
         types = self._schemas.find_types(schema)
         if encoding.get("style") == "deepObject":
-            ObjectFields(self._request, "body", fields).add(name, schema, required=required)
+            add_fields(self._request, fields, "body", name, schema, required=required)
             return
         is_complex = "object" in types or "object" in self._schemas.find_types(schema.get("items") or {})
         field_schema = to_json_text_schema(schema) if is_complex else schema

@@ -13,7 +13,7 @@ from onetool.bundles.openapi.document import OpenApiDocument, as_list, as_mappin
 from onetool.bundles.openapi.names import to_tags
 from onetool.bundles.openapi.parameters import Parameter, ParameterWriter
 from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import RequestBuilder, build_url_template, escape_literal, find_variables
+from onetool.bundles.openapi.request import VARIABLE, RequestBuilder, build_url_template, escape_literal
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.openapi.security import SecuritySchemes
 from onetool.bundles.openapi.servers import ServerUrls, find_servers
@@ -79,11 +79,11 @@ class OperationConverter:
             raise invalid("TRACE is not supported, because it reveals credentials")
         self._schemas.spend(BASE_COST)
         operation = self._convert_to_version_3(location)
-        levels = (location.operation, location.item, self._document.root)
-        is_swagger = self._document.is_swagger
-        base = self._servers.find_base_url(
-            swagger.convert_servers(self._document) if is_swagger else find_servers(*levels)
-        )
+        if self._document.is_swagger:
+            servers = swagger.convert_servers(self._document)
+        else:
+            servers = find_servers(location.operation, location.item, self._document.root)
+        base = self._servers.find_base_url(servers)
         request = RequestBuilder(location.method.upper(), self._schemas)
         self._add_path_and_parameters(request, base, location.path, operation)
         BodyWriter(request).add(operation.get("requestBody"))
@@ -116,11 +116,11 @@ class OperationConverter:
         path_parameters = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
         plain_path, _, query = path.partition("#")[0].partition("?")
         placeholders = {}
-        for name in find_variables(plain_path):  # including variables that the document does not describe
-            undeclared = {"name": name, "in": "path", "schema": {"type": "string"}}
-            placeholders[name] = writer.build_path_segment(
-                path_parameters.get(name) or Parameter(undeclared, self._schemas)
-            )
+        for name in VARIABLE.findall(plain_path):  # including variables that the document does not describe
+            if name not in placeholders:
+                undeclared = {"name": name, "in": "path", "schema": {"type": "string"}}
+                parameter = path_parameters.get(name) or Parameter(undeclared, self._schemas)
+                placeholders[name] = writer.build_path_segment(parameter)
         request.url = build_url_template(base, plain_path, placeholders)
         request.query.update({escape_literal(name): escape_literal(value) for name, value in parse_qsl(query)})
         for parameter in parameters:

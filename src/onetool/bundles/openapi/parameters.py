@@ -78,9 +78,7 @@ class ParameterWriter:
         self._request = request
 
     def add(self, parameter: Parameter) -> None:
-        writers = {
-            "query": self._add_query, "header": self._add_header, "cookie": self._add_cookie
-        }  # fmt: skip
+        writers = {"query": self._add_query, "header": self._add_header, "cookie": self._add_cookie}
         if parameter.location not in writers:
             raise invalid(
                 f"parameter {quote(parameter.name, 60)}: unsupported location {quote(parameter.location, 60)}"
@@ -113,10 +111,9 @@ class ParameterWriter:
                 self._request.omit(f"{name} is sent as {name}[0][key]: the document does not define its format")
         elif parameter.style == "deepObject":
             self._set_query(f"{parameter.name}[]", self._add_argument(parameter))
-        elif parameter.explode:
-            self._set_query(parameter.name, self._add_argument(parameter))
         else:
-            self._set_query(parameter.name, self._add_single_value(parameter))
+            add = self._add_argument if parameter.explode else self._add_single_value
+            self._set_query(parameter.name, add(parameter))
 
     def _add_query_object(self, parameter: Parameter) -> None:
         members = self._request.schemas.find_members(parameter.schema)
@@ -127,8 +124,8 @@ class ParameterWriter:
             self._omit(parameter, "objects with unknown keys are not supported in a query")
             return
         fields: dict[str, str] = {}
-        writer = ObjectFields(self._request, "query", fields)
-        writer.add_members("" if parameter.style == "form" else parameter.name, *members, required=parameter.required)
+        name = "" if parameter.style == "form" else parameter.name
+        add_fields(self._request, fields, "query", name, parameter.schema, required=parameter.required)
         for name, value in fields.items():
             self._set_query(name, value)
 
@@ -161,10 +158,12 @@ class ParameterWriter:
         return self._add_argument(parameter)
 
     def _add_argument(self, parameter: Parameter) -> str:
-        required = parameter.required
-        text = parameter.description
         return self._request.add_argument(
-            parameter.name, parameter.location, parameter.schema, required=required, description=text
+            parameter.name,
+            parameter.location,
+            parameter.schema,
+            required=parameter.required,
+            description=parameter.description,
         )
 
     def _omit(self, parameter: Parameter, reason: str) -> None:
@@ -173,31 +172,29 @@ class ParameterWriter:
         self._request.omit(f"the parameter {quote(parameter.name, 60)} is omitted: {reason}")
 
 
-class ObjectFields:
-    """Properties of an object as fields of a query or a form: `name[key]`, or `key` without a name."""
-
-    def __init__(self, request: RequestBuilder, location: str, fields: dict[str, str]) -> None:
-        self._request = request
-        self._location = location
-        self._fields = fields
-
-    def add_members(
-        self, name: str, members: JsonObject, required_names: list[str], *, required: bool, depth: int = 1
-    ) -> None:
-        for key, schema in members.items():
+def add_fields(
+    request: RequestBuilder,
+    fields: dict[str, str],
+    location: str,
+    name: str,
+    schema: JsonObject,
+    *,
+    required: bool,
+    depth: int = 0,
+) -> None:
+    """Add a value to the fields of a query or a form; of an object each property, as `name[key]`, or without a name."""
+    types = request.schemas.find_types(schema)
+    members = request.schemas.find_members(schema) if "object" in types else None
+    if members is not None and depth < _MAX_DEPTH:
+        for key, part in members[0].items():
             full_name = f"{name}[{key}]" if name else key
-            self.add(full_name, schema, required=required and key in required_names, depth=depth)
-
-    def add(self, name: str, schema: JsonObject, *, required: bool, depth: int = 0) -> None:
-        types = self._request.schemas.find_types(schema)
-        members = self._request.schemas.find_members(schema) if "object" in types else None
-        if members is not None and depth < _MAX_DEPTH:
-            self.add_members(name, *members, required=required, depth=depth + 1)
-        elif "object" in types or "object" in self._request.schemas.find_types(schema.get("items") or {}):
-            self._fields[name] = self._request.add_argument(name, self._location, schema, required=required)
-        else:
-            key = f"{name}[]" if "array" in types and not name.endswith("[]") else name
-            self._fields[key] = self._request.add_argument(name, self._location, schema, required=required)
+            is_required = required and key in members[1]
+            add_fields(request, fields, location, full_name, part, required=is_required, depth=depth + 1)
+        return
+    has_objects = "object" in types or "object" in request.schemas.find_types(schema.get("items") or {})
+    is_list = "array" in types and not has_objects and not name.endswith("[]")
+    placeholder = request.add_argument(name, location, schema, required=required)
+    fields[f"{name}[]" if is_list else name] = placeholder
 
 
 def to_json_text_schema(schema: JsonObject) -> JsonObject:

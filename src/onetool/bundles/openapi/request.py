@@ -23,7 +23,7 @@ MAX_ARGUMENTS = 1_000
 _PATH_SAFE = "/:@!&'()*+,;=~%"  # without a dollar sign, which would escape a following placeholder
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ARGUMENT = re.compile(r"\$\{(?:\w+:)?(\w+)\}")
-_VARIABLE = re.compile(r"\{([^{}]*)\}")
+VARIABLE = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(slots=True)
@@ -84,11 +84,11 @@ class RequestBuilder:
         arguments = {name: _drop_invalid_default(part, definitions) for name, part in self.arguments.items()}
         required = [name for name in self.required if "default" not in arguments[name]]
         schema: JsonObject = {"type": "object", "properties": arguments, "additionalProperties": False, **self.rules}
-        return {
-            **schema,
-            **({"required": required} if required else {}),
-            **({"$defs": definitions} if definitions else {}),
-        }
+        if required:
+            schema["required"] = required
+        if definitions:
+            schema["$defs"] = definitions
+        return schema
 
     def build_implementation(self) -> JsonObject:
         """Return `httpImpl`."""
@@ -99,13 +99,9 @@ class RequestBuilder:
         return {**impl, **{key: value for key, value in optional.items() if value is not None}}
 
 
-def find_variables(path: str) -> list[str]:
-    return list(dict.fromkeys(_VARIABLE.findall(path)))
-
-
 def build_url_template(base: str, path: str, placeholders: dict[str, str]) -> str:
     """Return the URL with placeholders for the variables of the path, and everything else percent-encoded."""
-    pieces = _VARIABLE.split(path)
+    pieces = VARIABLE.split(path)
     filled = (placeholders[piece] if index % 2 else encode_path(piece) for index, piece in enumerate(pieces))
     return f"{base}/{''.join(filled).removeprefix('/')}"
 

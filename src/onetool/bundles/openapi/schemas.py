@@ -41,15 +41,16 @@ class SchemaTranslator:
         self._node_counts: dict[str, int] = {}
         self.unresolved: set[str] = set()
         self._budget_left = MAX_WORK
+        self._nodes_left = 0  # of the schema that is being translated
 
     def translate(self, schema: Any) -> JsonObject:
         """Return the translated schema with a resolved top level. Inner references point to `$defs`."""
         target = self.references.follow(schema)
         if target is schema or not isinstance(target, dict):
-            return self._translate(target, _Budget(MAX_NODES))
+            return self._translate_root(target)
         overrides = {key: schema[key] for key in ("description", "nullable") if key in schema}
         if overrides:
-            return self._translate({**target, **overrides}, _Budget(MAX_NODES))
+            return self._translate_root({**target, **overrides})
         return self._get_definition(self._claim_name(schema["$ref"], target))
 
     def collect_definitions(self, schemas: Iterable[Any]) -> JsonObject:
@@ -99,7 +100,7 @@ class SchemaTranslator:
 
     def _get_definition(self, name: str) -> JsonObject:
         if name not in self._definitions:
-            self._definitions[name] = self._translate(self._targets[name], _Budget(MAX_NODES))
+            self._definitions[name] = self._translate_root(self._targets[name])
             self._node_counts[name] = sum(1 for _ in _iterate_nodes(self._definitions[name]))
         return self._definitions[name]
 
@@ -117,7 +118,7 @@ class SchemaTranslator:
 
     # --- references ------------------------------------------------------------------------------------------------
 
-    def _translate_reference(self, schema: JsonMapping, budget: "_Budget") -> JsonObject:
+    def _translate_reference(self, schema: JsonMapping) -> JsonObject:
         reference = schema["$ref"]
         try:
             target = self.references.follow(schema)
@@ -125,7 +126,7 @@ class SchemaTranslator:
             self.unresolved.add(reference)  # inside a schema; at the top of an argument it is rejected
             return {}
         if not isinstance(target, dict) or not SUBSCHEMA_KEYWORDS & target.keys():
-            return self._translate(target, budget)
+            return self._translate(target)
         description = shorten(schema.get("description"), MAX_DETAIL_LENGTH)
         link: JsonObject = {"$ref": f"#/$defs/{self._claim_name(reference, target)}"}
         return {**link, "description": description} if description else link
@@ -141,69 +142,59 @@ class SchemaTranslator:
 
     # --- translation -----------------------------------------------------------------------------------------------
 
-    def _translate(self, schema: Any, budget: "_Budget") -> JsonObject:
+    def _translate_root(self, schema: Any) -> JsonObject:
+        """Translate a schema. What is beyond its limit accepts any value."""
+        self._nodes_left = MAX_NODES
+        return self._translate(schema)
+
+    def _translate(self, schema: Any) -> JsonObject:
         if schema is False:
             return {"not": {}}
-        if not isinstance(schema, dict) or not budget.spend():
+        self._nodes_left -= isinstance(schema, dict)
+        if not isinstance(schema, dict) or self._nodes_left < 0:
             return {}
         self.spend(1)
         if get_reference(schema) is not None:
-            return apply_nullable(self._translate_reference(schema, budget), schema)
-        parts = {key: part for key, part in self._translate_keywords(schema, budget) if part is not None}
+            return apply_nullable(self._translate_reference(schema), schema)
+        parts = {key: part for key, part in self._translate_keywords(schema) if part is not None}
         return normalize(parts, schema)
 
-    def _translate_keywords(self, schema: JsonObject, budget: "_Budget") -> Iterator[tuple[str, Any]]:
+    def _translate_keywords(self, schema: JsonObject) -> Iterator[tuple[str, Any]]:
         yield from translate_simple_keywords(schema)
         for key in [key for key in schema if key in SUBSCHEMA_KEYWORDS]:
             # With a discriminator, one branch is meant even if several match.
             declared = "anyOf" if key == "oneOf" and "discriminator" in schema and "anyOf" not in schema else key
-            yield from self._translate_subschemas(declared, schema[key], budget)
-        read_only = _find_read_only(schema, self.references)
-        yield "required", [name for name in list_strings(schema.get("required")) if name not in read_only] or None
+            yield from self._translate_subschemas(declared, schema[key])
+        properties = as_mapping(schema.get("properties"))
+        names = list_strings(schema.get("required"))
+        yield "required", [name for name in names if not self._is_read_only(properties.get(name))] or None
 
-    def _translate_subschemas(self, key: str, value: Any, budget: "_Budget") -> Iterator[tuple[str, Any]]:
+    def _translate_subschemas(self, key: str, value: Any) -> Iterator[tuple[str, Any]]:
         if key in MAP_KEYWORDS and isinstance(value, dict):
-            yield key, self._translate_members(key, value, budget)
+            yield key, self._translate_members(key, value)
         elif key in LIST_KEYWORDS and isinstance(value, list) and value:
-            yield key, [self._translate(item, budget) for item in value]
+            yield key, [*map(self._translate, value)]
         elif key == "items" and isinstance(value, list):  # the form of drafts before 2020-12
-            yield "prefixItems", [self._translate(item, budget) for item in value] or None
+            yield "prefixItems", [*map(self._translate, value)] or None
         elif key in SCHEMA_KEYWORDS | {"items"} and isinstance(value, dict | bool):
             # Only `additionalProperties` and the like stay booleans, so that `items` is always a mapping.
-            yield key, value if isinstance(value, bool) and key != "items" else self._translate(value, budget)
+            yield key, value if isinstance(value, bool) and key != "items" else self._translate(value)
 
-    def _translate_members(self, key: str, members: JsonObject, budget: "_Budget") -> JsonObject:
+    def _translate_members(self, key: str, members: JsonObject) -> JsonObject:
         """Translate the writable members; those that are read-only are omitted."""
-        writable = {name: part for name, part in members.items() if not is_read_only(part, self.references)}
-        valid = (
-            writable
-            if key != "patternProperties"
-            else {name: part for name, part in writable.items() if is_linear(name)}
-        )
-        return {name: self._translate(part, budget) for name, part in valid.items()}
+        translated = {}
+        for name, part in members.items():
+            is_valid = key != "patternProperties" or is_linear(name)
+            if is_valid and not self._is_read_only(part):
+                translated[name] = self._translate(part)
+        return translated
 
-
-class _Budget:
-    def __init__(self, nodes: int) -> None:
-        self._budget_left = nodes
-
-    def spend(self) -> bool:
-        self._budget_left -= 1
-        return self._budget_left >= 0
-
-
-def is_read_only(schema: Any, references: References) -> bool:
-    try:
-        return (
-            as_mapping(references.follow(schema)).get("readOnly") is True or as_mapping(schema).get("readOnly") is True
-        )
-    except BundleError:
-        return False
-
-
-def _find_read_only(schema: JsonObject, references: References) -> set[str]:
-    properties = as_mapping(schema.get("properties"))
-    return {name for name in properties if is_read_only(properties[name], references)}
+    def _is_read_only(self, schema: Any) -> bool:
+        try:
+            targets = (self.references.follow(schema), schema)
+        except BundleError:
+            return False
+        return any(as_mapping(target).get("readOnly") is True for target in targets)
 
 
 def _get_declared_types(schema: JsonObject) -> set[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onetool.bundles.openapi.document import as_mapping, as_text
+from onetool.bundles.openapi.keywords import list_strings
 from onetool.bundles.openapi.names import to_secret_name
 from onetool.bundles.openapi.references import References
 from onetool.bundles.openapi.request import escape_literal
@@ -16,6 +17,7 @@ from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
 HTTP = ("https://", "http://")
+FLOWS = {"authorizationCode": ("authorizationUrl", "tokenUrl"), "clientCredentials": ("tokenUrl",)}
 
 
 @dataclass(slots=True)
@@ -54,7 +56,8 @@ class Credentials:
         if self.auth is not None and _get_header(self.auth) == name.lower():
             dropped.append(self.auth["value"])
             self.auth = None
-        self.secrets = [each for each in self.secrets if not any(f"${{secret:{each}}}" in value for value in dropped)]
+        text = " ".join(dropped)
+        self.secrets = [secret for secret in self.secrets if f"${{secret:{secret}}}" not in text]
 
     def list_locations(self) -> list[tuple[str, str]]:
         """Return the locations of keys: `header` or `query`, and the name."""
@@ -88,7 +91,6 @@ class SecuritySchemes:
         self._bundle = bundle
         self._default = default  # a scheme for operations that declare none
         self.undefined: set[str] = set()
-        self._scopes: list[str] = []  # of the current requirement
 
     def find_credentials(self, alternatives: Any) -> Credentials:
         """Return the credentials of the first supported alternative; empty if none is required."""
@@ -105,82 +107,67 @@ class SecuritySchemes:
     def create_default_credentials(self) -> Credentials:
         credentials = Credentials()
         if self._default is not None:
-            self._add_scheme(credentials, "auth", self._default)
+            self._add_scheme(credentials, "auth", self._default, [])
         return credentials
-
-    def build_secret_name(self, scheme: str) -> str:
-        return to_secret_name(self._bundle, scheme)
 
     def create_header_credentials(self, header: str) -> Credentials:
         """Return credentials for a document that describes its authentication only as a header parameter."""
         credentials = Credentials()
-        credentials.add({"type": "apiKey", "in": "header", "name": header}, self.build_secret_name(header))
+        secret = to_secret_name(self._bundle, header)
+        credentials.add({"type": "apiKey", "in": "header", "name": header}, secret)
         return credentials
 
     def _combine(self, alternative: JsonMapping) -> Credentials:
         credentials = Credentials()
         for name, scopes in alternative.items():
-            self._scopes = [scope for scope in scopes if isinstance(scope, str)] if isinstance(scopes, list) else []
-            self._add(credentials, name)
+            if name in self._schemes:
+                scheme = self._references.resolve_mapping(self._schemes[name])
+                self._add_scheme(credentials, name, scheme, list_strings(scopes))
+            else:
+                self.undefined.add(name)  # its kind is unknown; the tool may work without it
         return credentials
 
-    def _add(self, credentials: Credentials, name: str) -> None:
-        if name not in self._schemes:
-            self.undefined.add(name)  # its kind is unknown; the tool may work without it
-            return
-        self._add_scheme(credentials, name, self._references.resolve_mapping(self._schemes[name]))
-
-    def _add_scheme(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
+    def _add_scheme(self, credentials: Credentials, name: str, scheme: JsonMapping, scopes: list[str]) -> None:
+        secret = to_secret_name(self._bundle, name)
         kind = as_text(scheme.get("type"))
-        handlers = {
-            "apiKey": self._add_api_key,
-            "http": self._add_http,
-            "oauth2": self._add_bearer,
-            "openIdConnect": self._add_bearer,
-        }
-        if kind not in handlers:
-            raise invalid(f"the scheme {quote(name, 60)} has the type {quote(kind, 60)}")
-        handlers[kind](credentials, name, scheme)
-
-    def _add_bearer(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
-        """Add a token: a secret, or that of a sign-in if the document has its endpoints."""
-        key = self.build_secret_name(name)
-        flow = self._find_flow(scheme)
-        oauth = {"oauth": {**flow, **({"scopes": self._scopes} if self._scopes else {})}} if flow else {}
-        credentials.add({"type": "bearer", **oauth}, key)
-
-    @staticmethod
-    def _find_flow(scheme: JsonMapping) -> JsonObject:
-        """Return the endpoints of a scheme; empty without absolute URLs of a flow that OneTool supports."""
-        if as_text(scheme.get("type")) == "openIdConnect":
-            url = as_text(scheme.get("openIdConnectUrl"))
-            return {"openIdConnectUrl": url} if url.startswith(HTTP) else {}
-        old_kinds = {"accessCode": "authorizationCode", "application": "clientCredentials"}  # of Swagger 2
-        old_kind = old_kinds.get(as_text(scheme.get("flow")))
-        flows = as_mapping(scheme.get("flows")) or ({old_kind: scheme} if old_kind else {})
-        for kind, needed in (
-            ("authorizationCode", ("authorizationUrl", "tokenUrl")),
-            ("clientCredentials", ("tokenUrl",)),
-        ):
-            urls = {field: as_text(as_mapping(flows.get(kind)).get(field)) for field in needed}
-            if all(url.startswith(HTTP) for url in urls.values()):
-                return urls
-        return {}
-
-    def _add_http(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
-        kind = as_text(scheme.get("scheme")).lower()
-        if kind not in {"bearer", "basic"}:
-            raise invalid(f"the scheme {quote(name, 60)} is HTTP authentication of type {quote(kind, 60)}")
-        key = self.build_secret_name(name)
-        credentials.add({"type": kind}, key)
-
-    def _add_api_key(self, credentials: Credentials, name: str, scheme: JsonMapping) -> None:
-        location = as_text(scheme.get("in"))
-        parameter = as_text(scheme.get("name"))
-        if location not in {"header", "query", "cookie"} or not parameter:
-            raise invalid(f"the scheme {quote(name, 60)} does not declare the location of its key")
-        key = self.build_secret_name(name)
-        if location == "cookie":
-            credentials.add_cookie(parameter, key)
+        if kind == "apiKey":
+            _add_api_key(credentials, name, scheme, secret)
+        elif kind == "http":
+            method = as_text(scheme.get("scheme")).lower()
+            if method not in {"bearer", "basic"}:
+                raise invalid(f"the scheme {quote(name, 60)} is HTTP authentication of type {quote(method, 60)}")
+            credentials.add({"type": method}, secret)
+        elif kind in {"oauth2", "openIdConnect"}:
+            # The token is a secret, or that of a sign-in if the document has its endpoints.
+            flow = _find_flow(scheme)
+            if flow and scopes:
+                flow["scopes"] = scopes
+            credentials.add({"type": "bearer", "oauth": flow} if flow else {"type": "bearer"}, secret)
         else:
-            credentials.add({"type": "apiKey", "in": location, "name": escape_literal(parameter)}, key)
+            raise invalid(f"the scheme {quote(name, 60)} has the type {quote(kind, 60)}")
+
+
+def _find_flow(scheme: JsonMapping) -> JsonObject:
+    """Return the endpoints of a scheme; empty without absolute URLs of a flow that OneTool supports."""
+    if as_text(scheme.get("type")) == "openIdConnect":
+        url = as_text(scheme.get("openIdConnectUrl"))
+        return {"openIdConnectUrl": url} if url.startswith(HTTP) else {}
+    old_kinds = {"accessCode": "authorizationCode", "application": "clientCredentials"}  # of Swagger 2
+    old_kind = old_kinds.get(as_text(scheme.get("flow")))
+    flows = as_mapping(scheme.get("flows")) or ({old_kind: scheme} if old_kind else {})
+    for kind, fields in FLOWS.items():
+        endpoints = {field: as_text(as_mapping(flows.get(kind)).get(field)) for field in fields}
+        if all(url.startswith(HTTP) for url in endpoints.values()):
+            return endpoints
+    return {}
+
+
+def _add_api_key(credentials: Credentials, name: str, scheme: JsonMapping, secret: str) -> None:
+    location = as_text(scheme.get("in"))
+    parameter = as_text(scheme.get("name"))
+    if location not in {"header", "query", "cookie"} or not parameter:
+        raise invalid(f"the scheme {quote(name, 60)} does not declare the location of its key")
+    if location == "cookie":
+        credentials.add_cookie(parameter, secret)
+    else:
+        credentials.add({"type": "apiKey", "in": location, "name": escape_literal(parameter)}, secret)

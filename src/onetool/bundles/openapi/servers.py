@@ -6,17 +6,16 @@ A relative URL cannot be resolved, because only the user knows where the documen
 import re
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote as percent_encode, urlsplit
+from urllib.parse import urlsplit
 
 from onetool.bundles.openapi.document import as_list, as_mapping, as_text
+from onetool.bundles.openapi.request import VARIABLE, encode_path
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping
 
-_VARIABLE = re.compile(r"\{([^{}]*)\}")
 _AUTHORITY = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
-_PATH_SAFE = "/:@!$&'()*+,;=~"
 
 
 class ServerUrls:
@@ -56,7 +55,7 @@ def _fill_variables(server: JsonMapping) -> str:
         value = variable.get("default", choices[0] if choices else None)
         return str(value) if isinstance(value, str | int) else match[0]
 
-    url = _VARIABLE.sub(get_default, as_text(server.get("url")).strip())
+    url = VARIABLE.sub(get_default, as_text(server.get("url")).strip())
     return f"https:{url}" if url.startswith("//") else url
 
 
@@ -81,5 +80,4 @@ def _validate(url: str) -> str:
         raise invalid(
             f"the base URL {quote(url, 200)} has a variable without default; set the complete URL", needs="server"
         )
-    path = percent_encode(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", parts.path), safe=f"{_PATH_SAFE}%")
-    return f"{parts.scheme}://{parts.netloc.lower()}{path.rstrip('/')}"
+    return f"{parts.scheme}://{parts.netloc.lower()}{encode_path(parts.path).rstrip('/')}"
