@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import uuid_utils
 from benchmarks.lib import Row, WrongAnswer, interleave, memory
 
 from onetool.bundles import BundleStore
-from onetool.bundles.bundle_store import new_id
 from onetool.bundles.filenames import directory_names, tool_file_names
 from onetool.bundles.model import BundleDraft, ToolDraft
 from onetool.bundles.records import BundleFile, ToolFile
@@ -326,7 +326,7 @@ def fill(folder: Path, number: int, *, bundles: int = BUNDLES) -> None:
 
 
 def make_directory(folder: Path, slug: str) -> Path:
-    bundle = new_id()
+    bundle = str(uuid_utils.uuid7())
     draft = BundleDraft.of({"slug": slug, "displayName": slug, "isEnabled": True})
     place = folder / directory_names(slug, bundle)[0]
     place.mkdir(parents=True)
@@ -346,7 +346,7 @@ def render_tool(slug: str, chance: random.Random, moment: datetime) -> ToolFile:
         arg_schema={"type": "object", "properties": {"id": {"type": "string", "description": "which one"}}},
         output_schema=None,
     )
-    return ToolFile.new(new_id(), slug, "1", draft, moment)
+    return ToolFile.new(str(uuid_utils.uuid7()), slug, "1", draft, moment)
 
 
 def make_body(chance: random.Random) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_forged_tools_are_not_loaded_and_reported_until_they_are_stored_again(
     database.execute(replay, (old, generation))
     remove = "UPDATE documents SET content = '', version = ? WHERE kind = 'bundles' AND name LIKE '%/removed@1.json'"
     database.execute(remove, (generation,))
-    outside = follower._root.parent / "outside.json"
+    outside = follower._directory.root.parent / "outside.json"
     outside.touch()
     for name in ("../outside.json", f"rain-{bundle}/added@1.json", "x" * 5_000):
         database.execute("INSERT INTO documents VALUES ('bundles', ?, ?, 'forged')", (name, generation))

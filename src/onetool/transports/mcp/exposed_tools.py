@@ -6,11 +6,11 @@ upstream servers are passed through with secrets redacted; their requests to the
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import mcp_types as types
 from anyio.to_thread import run_sync as run_in_thread
@@ -24,6 +24,7 @@ from onetool.core.tool import Result, Tool
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream
+from onetool.runner.answer import find_media
 from onetool.transports.mcp.client_identity import build_context, make_approver, session_key
 from onetool.transports.mcp.exposure import Exposure
 from onetool.transports.mcp.large_results import cut_large_result
@@ -31,12 +32,13 @@ from onetool.transports.mcp.media import load_media
 from onetool.transports.mcp.publish import (
     assign_names,
     clean_texts,
+    dump,
     mark_result,
     render_error,
     render_value,
     to_wire,
 )
-from onetool.transports.mcp.relay import Call, ClientMessages, ClientRelay
+from onetool.transports.mcp.relay import ClientMessages, ClientRelay
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.invisible import find_in_name
 from onetool.util.text import did_you_mean
@@ -49,7 +51,6 @@ RESOURCES = "ot.resources"
 PROMPTS = "ot.prompt"
 SDK_ERRORS = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT}  # raised by the SDK itself
 ServerResult = types.InputRequiredResult | JsonObject
-T = TypeVar("T")
 
 
 class ExposedTools:
@@ -58,7 +59,7 @@ class ExposedTools:
     def __init__(self, app: OneTool, on_change: Callable[[str, str], None]) -> None:
         self._app = app
         self._on_change = on_change
-        self._exposure = Exposure(app)
+        self.exposure = Exposure(app)
         self._stored_tools: dict[str, Tool] = {}
         # By the tools that `auto` chose.
         self._published: BoundedDict[frozenset[str], tuple[object, dict[str, Tool]]] = BoundedDict(MAX_SELECTIONS)
@@ -66,16 +67,7 @@ class ExposedTools:
         self._publish_servers()
 
     def __bool__(self) -> bool:
-        return bool(self._exposure)
-
-    @property
-    def _wanted(self) -> frozenset[str]:
-        return self._exposure.wanted
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        """The packs that code cannot call."""
-        return self._exposure.hidden
+        return bool(self.exposure)
 
     def close(self) -> None:
         self._client_relay.close()
@@ -84,15 +76,18 @@ class ExposedTools:
 
     def tools(self, chosen: frozenset[str] = frozenset()) -> Mapping[str, Tool]:
         """Return the exposed tools by their published names; `chosen` are those of `auto`."""
-        wanted = self._wanted
+        published = self.exposure.published_names
         stored = self._stored_tools
-        version = (self._app.registry.version, stored, wanted)
-        known = self._published.get(chosen)
-        if known is None or known[0] != version:
-            found = (*self._app.registry, *stored.values())
-            tools = (tool for tool in found if tool.name in chosen or self._is_wanted(tool, wanted))
-            known = self._published[chosen] = version, assign_names(tools)
-        return known[1]
+        version = (self._app.registry.version, stored, published)
+        cached = self._published.get(chosen)
+        if cached is None or cached[0] != version:
+            tools = [
+                tool
+                for tool in (*self._app.registry, *stored.values())
+                if tool.name in chosen or not published.isdisjoint((tool.name, tool.pack, *_to_python_names(tool)))
+            ]
+            cached = self._published[chosen] = version, assign_names(tools)
+        return cached[1]
 
     def schema(self, name: str) -> JsonMapping | None:
         """Return the input schema, which the SDK compares with request headers."""
@@ -107,8 +102,8 @@ class ExposedTools:
         caller = build_context(self._app, context)
         chosen = await self._choose(context)
         await self._connect_servers(chosen)
-        found = sorted(self.tools(chosen).items())
-        return [(name, tool) for name, tool in found if self._exposure.is_shown(tool, caller)]
+        tools = sorted(self.tools(chosen).items())
+        return [(name, tool) for name, tool in tools if self.exposure.is_shown(tool, caller)]
 
     async def find(self, context: Any, name: str) -> Tool | None:
         if not self:
@@ -120,29 +115,35 @@ class ExposedTools:
         return tool if tool is not None and build_context(self._app, context).admits(tool) else None
 
     async def _choose(self, context: Any) -> frozenset[str]:
-        return await self._exposure.choose(session_key(self._app, context), build_context(self._app, context))
+        return await self.exposure.choose(session_key(self._app, context), build_context(self._app, context))
 
     async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> ServerResult:
         call_tool = self._call_bus if isinstance(tool.backend, Upstream) else self._call_own
         call = partial(call_tool, context, tool.name, dict(params.arguments or {}))
-        answer, is_untrusted = await self._answer(context, params, tool.pack, call, tool)
-        if not isinstance(answer, Result):
-            return answer
-        result = await self._cut(context, tool, await self._render(context, answer), is_untrusted=is_untrusted)
-        return mark_result(result, tool.name, keeps_data=tool.output is not None) if is_untrusted else result
-
-    async def _cut(self, context: Any, tool: Tool, result: JsonObject, *, is_untrusted: bool) -> JsonObject:
+        outcome = await self._client_relay.run(context, params, call)
+        if isinstance(outcome, types.InputRequiredResult):
+            return outcome
+        relay, result = outcome
+        answer = self._read_answer(relay, result)
+        if answer is None:
+            answer = await self._render(context, result)
+            source = tool.name
+            is_untrusted = relay.is_untrusted
+        else:
+            source = tool.pack
+            is_untrusted = self._is_untrusted(source)
         caller = build_context(self._app, context)
-        return await cut_large_result(self._app, tool, caller, result, is_untrusted=is_untrusted)
+        answer = await cut_large_result(self._app, tool, caller, answer, is_untrusted=is_untrusted)
+        return mark_result(answer, source, keeps_data=tool.output is not None) if is_untrusted else answer
 
     async def _render(self, context: Any, answer: Result) -> JsonObject:
         """Return the result of a call as MCP content."""
         if answer.error is not None:
             return to_wire(render_error(answer.error), self._app.redact)
         caller = build_context(self._app, context)
-        blocks = await load_media(self._app, answer.value, caller.agent_id, caller.token_id)
+        blocks = await load_media(self._app, find_media(answer.value), caller.agent_id, caller.token_id)
         result = to_wire(render_value(answer.value, is_media=bool(blocks)), self._app.redact)
-        result["content"] += [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in blocks]
+        result["content"] += map(dump, blocks)
         return result
 
     async def _call_bus(self, context: Any, name: str, arguments: JsonMapping, relay: Relay) -> Result:
@@ -181,30 +182,33 @@ class ExposedTools:
         can_ask = "elicitation" in relay.capabilities
         return build_context(self._app, context, make_approver(self._app, context, client.approve) if can_ask else None)
 
-    def _is_wanted(self, tool: Tool, wanted: frozenset[str]) -> bool:
-        return not wanted.isdisjoint((tool.name, tool.pack, python_name(tool.name), python_name(tool.pack)))
-
     # --- resources and prompts of whole servers ---------------------------------------------------------------------
 
     @property
     def _servers(self) -> list[str]:
-        wanted = self._wanted
-        return [name for name, server in self._app.settings.servers.items() if name in wanted and server.enabled]
+        published = self.exposure.published_names
+        return [name for name, server in self._app.settings.servers.items() if name in published and server.enabled]
 
     async def resources(self, context: Any) -> tuple[list[types.Resource], list[types.ResourceTemplate]]:
-        found = await self._list_servers(context, RESOURCES)
-        resources = [clean_texts(each) for _, (items, _) in found for each in items]
-        return resources, [clean_texts(each) for _, (_, items) in found for each in items]
+        resources: list[types.Resource] = []
+        templates: list[types.ResourceTemplate] = []
+        for _, lists in await self._list_servers(context, RESOURCES):
+            resources += map(clean_texts, lists[0])
+            templates += map(clean_texts, lists[1])
+        return resources, templates
 
     async def prompts(self, context: Any) -> dict[str, tuple[str, types.Prompt]]:
         """Return prompts with their servers by published name. Duplicate names get the server as a prefix."""
-        found = [(server, each) for server, (items,) in await self._list_servers(context, PROMPTS) for each in items]
-        counted = Counter([*(each.name for _, each in found), *self._app.settings.snippets])
-        return {
-            each.name if counted[each.name] == 1 else f"{server}_{each.name}": (server, clean_texts(each))
-            for server, each in found
-            if not any(map(find_in_name, [each.name, *(argument.name for argument in each.arguments or ())]))
-        }
+        lists = await self._list_servers(context, PROMPTS)
+        prompts = [(server, prompt) for server, (items,) in lists for prompt in items]
+        counted = Counter([*(prompt.name for _, prompt in prompts), *self._app.settings.snippets])
+        published = {}
+        for server, prompt in prompts:
+            names = [prompt.name, *(argument.name for argument in prompt.arguments or ())]
+            if not any(map(find_in_name, names)):
+                name = prompt.name if counted[prompt.name] == 1 else f"{server}_{prompt.name}"
+                published[name] = server, clean_texts(prompt)
+        return published
 
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> ServerResult | None:
         """Read a resource; return None if no server is exposed. The result may be cached for this agent only."""
@@ -236,19 +240,19 @@ class ExposedTools:
             server, name = await self._find_prompt(context, ref.name)
             ref = ref.model_copy(update={"name": name})
         else:
-            found = await self._list_servers(context, RESOURCES)
-            server = next((name for name, (_, items) in found if any(t.uri_template == ref.uri for t in items)), None)
+            for name, (_, templates) in await self._list_servers(context, RESOURCES):
+                if server is None and any(template.uri_template == ref.uri for template in templates):
+                    server = name
         if server is None:
             return None
         self._authorize(context, PROMPTS)
-        known = dict(params.context.arguments or {}) if params.context is not None else None
+        arguments = dict(params.context.arguments or {}) if params.context is not None else None
         feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
         upstream = self._app.servers.upstream(server)
         caller = build_context(self._app, context)
-        completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), known)
-        completed: types.CompleteResult | ToolError | None = await _catch_tool_error(completing)
-        if isinstance(completed, ToolError):
-            raise MCPError(types.INVALID_PARAMS, self._app.redact(completed.message))
+        completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), arguments)
+        with self._convert_errors():
+            completed: types.CompleteResult | None = await completing
         return completed
 
     async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
@@ -270,16 +274,16 @@ class ExposedTools:
             return None, prompt
         if len(servers) == 1 and not prompt.startswith(f"{servers[0]}_"):
             return servers[0], prompt
-        found = (await self.prompts(context)).get(prompt)
-        return (found[0], found[1].name) if found is not None else (None, prompt)
+        published = (await self.prompts(context)).get(prompt)
+        return (published[0], published[1].name) if published is not None else (None, prompt)
 
     async def _find_servers(self, context: Any, uri: str) -> list[str]:
         """Return the servers that list the resource, or all servers if none lists it."""
-        if len(self._servers) <= 1:
-            return self._servers
-        found = await self._list_servers(context, RESOURCES)
-        listing = [server for server, (items, _) in found if any(str(each.uri) == uri for each in items)]
-        return listing or self._servers
+        servers = self._servers
+        if len(servers) <= 1:
+            return servers
+        lists = await self._list_servers(context, RESOURCES)
+        return [server for server, (items, _) in lists if uri in {str(item.uri) for item in items}] or servers
 
     async def _list_servers(self, context: Any, name: str) -> list[tuple[str, Any]]:
         """Return what each server lists, without servers that fail or are not permitted."""
@@ -291,111 +295,110 @@ class ExposedTools:
 
         servers = self._servers
         self._publish_servers()
-        found = await asyncio.gather(*map(list_server, servers))
-        return [(server, items) for server, items in zip(servers, found, strict=True) if items]
+        lists = await asyncio.gather(*map(list_server, servers))
+        return [(server, items) for server, items in zip(servers, lists, strict=True) if items]
 
     def _authorize(self, context: Any, name: str) -> None:
-        try:
+        with self._convert_errors():
             authorize(self._app.registry.find(name), {}, build_context(self._app, context))
+
+    @contextmanager
+    def _convert_errors(self) -> Iterator[None]:
+        try:
+            yield
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
-    async def _answer(
-        self, context: Any, params: Any, server: str, call: Call, tool: Tool | None = None
-    ) -> tuple[ServerResult | Result, bool]:
-        """Return the server's result with secrets redacted, or the result of the call if the server returned none.
-
-        The result of a tool is cut if it is large.
-
-        The second value tells whether a result of the call contains untrusted text; a server's result is marked here.
-        """
-        outcome = await self._client_relay.run(context, params, call)
-        if isinstance(outcome, types.InputRequiredResult):
-            return outcome, False
-        relay: Relay = outcome[0]
-        result: Result = outcome[1]
+    def _read_answer(self, relay: Relay, result: Result) -> JsonObject | None:
+        """Return the server's result with secrets redacted, or None if only the result of the call counts."""
         redact = self._app.redact
         error = relay.error
+        if relay.result is not None and not isinstance(result.error, OutputInvalid):
+            return to_wire(relay.result, redact)
+        if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
+            raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
+        return None
+
+    def _is_untrusted(self, server: str) -> bool:
+        """Return whether the texts of a server are marked and defused."""
         settings = self._app.settings
-        if relay.result is None or isinstance(result.error, OutputInvalid):
-            if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
-                raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
-            return result, relay.is_untrusted
-        answer = to_wire(relay.result, redact)
         upstream = settings.servers.get(server)
-        is_marked = upstream is not None and (upstream.sanitize or settings.output.sanitize)
-        if tool is not None:
-            answer = await self._cut(context, tool, answer, is_untrusted=is_marked)
-        keeps_data = tool is not None and tool.output is not None
-        return mark_result(answer, server, keeps_data=keeps_data) if is_marked else answer, False
+        return upstream is not None and (upstream.sanitize or settings.output.sanitize)
 
     async def _require_answer(self, context: Any, params: Any, name: str, arguments: JsonMapping) -> ServerResult:
         """Return the server's result for a resource or prompt. Raise if the server returned none."""
         call = partial(self._call_bus, context, name, arguments)
-        answer, _ = await self._answer(context, params, arguments["server"], call)
-        if isinstance(answer, Result):
-            assert answer.error is not None
-            raise MCPError(types.INVALID_PARAMS, self._app.redact(get_message(answer.error)))
-        return answer
+        outcome = await self._client_relay.run(context, params, call)
+        if isinstance(outcome, types.InputRequiredResult):
+            return outcome
+        relay, result = outcome
+        answer = self._read_answer(relay, result)
+        if answer is None:
+            assert result.error is not None
+            raise MCPError(types.INVALID_PARAMS, self._app.redact(get_message(result.error)))
+        server = arguments["server"]
+        return mark_result(answer, server, keeps_data=False) if self._is_untrusted(server) else answer
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
     def _publish_servers(self) -> None:
         """Mark the upstream servers as exposed, including those that a reload added."""
-        for upstream in _upstreams(self._app, self._wanted):
+        for upstream in _list_upstreams(self._app, self.exposure.published_names):
             upstream.publish(self._on_change)
 
     async def _connect_servers(self, chosen: frozenset[str]) -> None:
         """Connect the exposed servers, whose cached definitions are incomplete. `auto` uses cached definitions."""
         self._publish_servers()
-        await self._app.discover({name.partition(".")[0] for name in self._wanted})
-        wanted = self._wanted  # a pack may be known only now
-        names = {*wanted, *chosen, *(name for known in self._published for name in known)}
-        found = await run_in_thread(find_stored_tools, self._app.registry, names)
-        if (stored := {tool.name: tool for tool in found}) != self._stored_tools:
+        await self._app.discover({name.partition(".")[0] for name in self.exposure.published_names})
+        published = self.exposure.published_names  # a pack may be loaded only now
+        names = published.union(chosen, *self._published)
+        tools = await run_in_thread(find_stored_tools, self._app.registry, names)
+        stored = {tool.name: tool for tool in tools}
+        if stored != self._stored_tools:
             self._stored_tools = stored
-        upstreams = _upstreams(self._app, wanted)
-        unlisted = [each for each in upstreams if each.server.enabled and not each.main.raw_tools]
+        upstreams = _list_upstreams(self._app, published)
+        unlisted = [upstream for upstream in upstreams if upstream.server.enabled and not upstream.main.raw_tools]
         if unlisted:
-            connecting = [asyncio.ensure_future(_catch_tool_error(each.main.connect())) for each in unlisted]
+            connecting = [asyncio.ensure_future(_connect(upstream)) for upstream in unlisted]
             await asyncio.wait(connecting, timeout=CONNECT_SECONDS)
 
 
 async def check(app: OneTool) -> None:
     """Raise if a name in `--expose` is unknown. Connects servers whose tools were never listed."""
-    for upstream in _upstreams(app, app.exposed):
+    for upstream in _list_upstreams(app, app.exposed):
         upstream.publish(lambda _request, _uri: None)  # before it connects
     for name in app.exposed:
         await app.discover({python_name(name).partition(".")[0]})
         registry = app.registry
-        known = [*(tool.name for tool in registry), *registry.packs(), *app.settings.servers]
-        if name in known or python_name(name) in known:
+        names = [*(tool.name for tool in registry), *registry.packs(), *app.settings.servers]
+        if name in names or python_name(name) in names:
             continue
         if await run_in_thread(registry.get, name) is None:
-            near = nearest(name, [*known, *(await run_in_thread(registry.nearest, name))])
+            near = nearest(name, [*names, *(await run_in_thread(registry.nearest, name))])
             hint = did_you_mean(near).strip() or "list all tools with `onetool tools`"
             raise ToolError(f"invalid value for --expose: no tool, pack or server named {name!r}", hint=hint)
 
 
-def find_stored_tools(registry: Registry, wanted: Iterable[str]) -> list[Tool]:
+def find_stored_tools(registry: Registry, names: Collection[str]) -> list[Tool]:
     """Return the stored tools with these names or in these packs. Reads the disk."""
-    names = [*wanted, *(entry.name for pack in wanted for entry in registry.entries(pack))]
-    found = (registry.find_exact(name) for name in dict.fromkeys(names))
-    return [tool for tool in found if tool is not None and tool.name not in registry]
+    all_names = dict.fromkeys([*names, *(entry.name for pack in names for entry in registry.entries(pack))])
+    tools = map(registry.find_exact, all_names)
+    return [tool for tool in tools if tool is not None and tool.name not in registry]
 
 
-def _upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:
+def _to_python_names(tool: Tool) -> tuple[str, str]:
+    return python_name(tool.name), python_name(tool.pack)
+
+
+def _list_upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:
     packs = {python_name(name).partition(".")[0] for name in names}
     return [app.servers.upstream(name) for name in app.settings.servers if python_name(name) in packs]
 
 
+async def _connect(upstream: Upstream) -> None:
+    with suppress(ToolError):
+        await upstream.main.connect()
+
+
 async def _reject_request(_request: Any) -> Any:
     return types.ErrorData(code=types.INVALID_REQUEST, message="no client to ask")
-
-
-async def _catch_tool_error(work: Awaitable[T]) -> T | ToolError:
-    """Return a ToolError instead of raising it."""
-    try:
-        return await work
-    except ToolError as error:
-        return error

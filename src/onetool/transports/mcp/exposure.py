@@ -19,7 +19,7 @@ from onetool.core.registry import python_name
 from onetool.core.tool import Tool
 from onetool.proxy.upstream import Upstream
 from onetool.stats.tokens import count_tokens
-from onetool.transports.mcp.publish import build_definition
+from onetool.transports.mcp.publish import build_definition, dump
 from onetool.util.bounded_dict import BoundedDict
 
 MAX_AUTO_TOKENS = 1_500  # of all definitions together
@@ -36,11 +36,10 @@ class Exposure:
 
     def __bool__(self) -> bool:
         """Return whether any tool may be published."""
-        modes = {self._app.settings.expose, *(each.expose for each in self._app.settings.servers.values())}
-        return bool(self._app.exposed) or not modes <= {"code", None}
+        return bool(self._app.exposed) or not {*self._list_modes().values()} <= {"code", None}
 
     @property
-    def wanted(self) -> frozenset[str]:
+    def published_names(self) -> frozenset[str]:
         """The names of tools, packs and servers that are published to every client."""
         return frozenset(
             form
@@ -73,15 +72,14 @@ class Exposure:
         return self._chosen[session]
 
     def _choose(self, caller: ToolContext) -> frozenset[str]:
-        found = []
+        names = []
         tokens = 0
         for tool in self._find_tools("auto", caller):
-            definition = build_definition(tool.short_name, tool)
-            tokens += count_tokens(definition.model_dump(by_alias=True, mode="json", exclude_none=True))
-            found.append(tool.name)
+            tokens += count_tokens(dump(build_definition(tool.short_name, tool)))
+            names.append(tool.name)
             if tokens >= MAX_AUTO_TOKENS:
                 return frozenset()
-        return frozenset(found)
+        return frozenset(names)
 
     def _find_tools(self, mode: Expose, caller: ToolContext) -> Iterator[Tool]:
         registry = self._app.registry

@@ -9,6 +9,7 @@ from onetool.app import OneTool
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
+from onetool.transports.mcp.publish import dump
 from onetool.util.sanitize import sanitize_text
 from onetool_child.data import record_lines
 from onetool_child.json_types import JsonObject
@@ -33,7 +34,7 @@ async def cut_large_result(
     cut = types.TextContent(type="text", text=f"{data[:limit].decode('utf-8', 'ignore')}\n\n[cut: {note}]")
     others = [block for block in blocks if block.get("type") != "text"]
     shown = {key: value for key, value in answer.items() if key != "structuredContent" or tool.output is not None}
-    return {**shown, "content": [_dump(cut), *map(_dump, links), *others]}
+    return {**shown, "content": [dump(cut), *map(dump, links), *others]}
 
 
 async def _store(
@@ -74,10 +75,6 @@ def _split_records(text: str) -> tuple[str, bool]:
         return (record_lines(value), True) if isinstance(value, dict | list) else (text, False)
     except (ValueError, RecursionError):
         return text, False
-
-
-def _dump(block: types.ContentBlock) -> JsonObject:
-    return block.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 async def read_result(app: OneTool, uri: str, caller: ToolContext) -> str:

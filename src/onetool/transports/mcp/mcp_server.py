@@ -46,7 +46,7 @@ from onetool.transports.mcp.client_identity import (
 from onetool.transports.mcp.exposed_tools import ExposedTools
 from onetool.transports.mcp.http_clients import HttpClients
 from onetool.transports.mcp.list_changes import ChangeNotifier
-from onetool.transports.mcp.media import load_handles
+from onetool.transports.mcp.media import load_media
 from onetool.transports.mcp.publish import build_definition
 from onetool.transports.mcp.relay import (
     LEVEL,
@@ -232,7 +232,7 @@ class OneToolServer(Server[Any]):
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
         page, more = paginate([None, *await self._exposed.list_tools(context)], params)
-        tools = [RUN if each is None else build_definition(*each) for each in page]
+        tools = [RUN if entry is None else build_definition(*entry) for entry in page]
         return types.ListToolsResult(tools=tools, next_cursor=more)
 
     def _note(self, context: Any) -> LocalClient | None:
@@ -284,7 +284,7 @@ class OneToolServer(Server[Any]):
         """Run a command; `relay` sends requests of its tools to the client."""
         app = self._app
         caller = get_caller(app, context)
-        channel = ClientChannel(get_request_id(context), self._exposed.hidden)
+        channel = ClientChannel(get_request_id(context), self._exposed.exposure.hidden)
         output = RunOutput(channel)
         client = None
         if relay is not None or wants_log(context):
@@ -300,7 +300,7 @@ class OneToolServer(Server[Any]):
         if client is not None:
             await client.flush()
         result = _text(*answer.blocks, is_error=answer.is_error)
-        result.content += await load_handles(app, answer.media, caller.agent, caller.token_id)
+        result.content += await load_media(app, answer.media, caller.agent, caller.token_id)
         result.meta = output.meta or None
         return result
 
@@ -308,7 +308,8 @@ class OneToolServer(Server[Any]):
         """Apply the answer to a question that another process asked, and continue its run."""
         caller = get_caller(self._app, context)
         identity = caller.agent, caller.token_id
-        response = next((each for each in answers.values() if isinstance(each, types.ElicitResult)), None)
+        forms = (answer for answer in answers.values() if isinstance(answer, types.ElicitResult))
+        response = next(forms, None)
 
         async def get_answer(question: Question) -> JsonMapping | None:
             return read_form(response, question.form)
@@ -323,7 +324,7 @@ class OneToolServer(Server[Any]):
         if isinstance(outcome, str):
             return _text(outcome)
         result = _text(*outcome.blocks, is_error=outcome.error is not None)
-        result.content += await load_handles(self._app, outcome.media, *identity)
+        result.content += await load_media(self._app, outcome.media, *identity)
         return result
 
     async def _call_exposed(self, context: Any, params: types.CallToolRequestParams) -> Any:

@@ -2,23 +2,16 @@
 
 import base64
 from collections.abc import Iterable
-from typing import Any
 
 import mcp_types as types
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.runner.answer import find_media
 from onetool_child.media import get_content_kind
 
 
-async def load_media(app: OneTool, value: Any, agent: str, token_id: str) -> list[types.ContentBlock]:
-    """Return the content of the media in a value: the value itself, or items of a list or dict."""
-    return await load_handles(app, find_media(value), agent, token_id)
-
-
-async def load_handles(app: OneTool, handles: Iterable[str], agent: str, token_id: str) -> list[types.ContentBlock]:
+async def load_media(app: OneTool, handles: Iterable[str], agent: str, token_id: str) -> list[types.ContentBlock]:
     """Return the content for media handles, without handles that do not exist."""
     return [block for handle in handles for block in await _load(app, handle, agent, token_id)]
 

@@ -33,20 +33,20 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def assign_names(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Return the tools by their published names, which are the same for all clients."""
-    found = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
-    originals = {name: _original_name(tool) for name, tool in found.items()}
-    prefixed = {name: _sanitize_name(f"{tool.pack}_{originals[name]}") for name, tool in found.items()}
+    sorted_tools = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
+    originals = {name: _original_name(tool) for name, tool in sorted_tools.items()}
+    prefixed = {name: _sanitize_name(f"{tool.pack}_{originals[name]}") for name, tool in sorted_tools.items()}
     # A server cannot take the name that a tool of another server has after a collision.
     counted = Counter([*originals.values(), *prefixed.values(), RUN])
     published: dict[str, Tool] = {}
     numbers: Counter[str] = Counter()  # of the last duplicate
-    for name, tool in found.items():
-        free = wanted = originals[name] if counted[originals[name]] == 1 else prefixed[name]
-        start = wanted[: MAX_NAME_CHARS - 8]
-        while free in published or free == RUN:
+    for name, tool in sorted_tools.items():
+        unique = originals[name] if counted[originals[name]] == 1 else prefixed[name]
+        start = unique[: MAX_NAME_CHARS - 8]
+        while unique in published or unique == RUN:
             numbers[start] += 1
-            free = f"{start}_{numbers[start] + 1}"
-        published[free] = tool
+            unique = f"{start}_{numbers[start] + 1}"
+        published[unique] = tool
     return published
 
 
@@ -90,7 +90,7 @@ def clean_texts(model: Model) -> Model:
     if isinstance(hints := getattr(model, "annotations", None), types.ToolAnnotations):
         changes["annotations"] = clean_texts(hints)
     if isinstance(model, types.Prompt):
-        changes["arguments"] = model.arguments and [clean_texts(each) for each in model.arguments]
+        changes["arguments"] = model.arguments and [*map(clean_texts, model.arguments)]
     if isinstance(model, types.Resource | types.ResourceTemplate):  # only a label: clients send the URI back
         changes["name"] = replace_in_name(model.name)
     return model.model_copy(update=changes)
@@ -99,8 +99,12 @@ def clean_texts(model: Model) -> Model:
 # --- results -------------------------------------------------------------------------------------------------------
 
 
+def dump(model: BaseModel) -> JsonObject:
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
 def to_wire(model: BaseModel, redact: Redactor) -> JsonObject:
-    data: JsonObject = redact.redact_data(model.model_dump(by_alias=True, mode="json", exclude_none=True))
+    data: JsonObject = redact.redact_data(dump(model))
     return data
 
 
