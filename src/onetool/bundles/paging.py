@@ -19,7 +19,7 @@ T = TypeVar("T")
 MAX_PAGE_SIZE = 256
 KEY_BYTES = 32
 SIGNATURE_BYTES = 16
-MAX_TOKEN_LENGTH = 1_000
+MAX_TOKEN_LENGTH = 8_000  # the position may be the name of a tool
 
 Position = Sequence[Any]
 

@@ -5,16 +5,15 @@ Code passes the handle on; a run that returns it sends the content to its client
 
 import json
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import Part, ResultFiles, ResultParts, is_handle, new_handle
+from onetool.results.quota import Stored, select_oldest
 from onetool.util.clock_watch import Clock, read_steady_clock
 from onetool.util.versioning import check_version
 
-T = TypeVar("T")
 VERSION = 1
 DEFAULT_MAX_BYTES = 1 << 30
 MEDIA_PARTS: tuple[Part, ...] = ("bin", "json")
@@ -23,24 +22,6 @@ MEDIA_PARTS: tuple[Part, ...] = ("bin", "json")
 class Blob(NamedTuple):
     data: bytes
     mime_type: str
-
-
-def missing_media(handle: object) -> ToolError:
-    return ToolError(f"media {str(handle)[:50]!r} not found or expired; run the call again")
-
-
-def select_surplus(kept: Iterable[tuple[float, int, T]], size: int, max_bytes: int) -> list[T]:
-    """Return the oldest blobs, which make room for a new one. `kept` has the time and the size of each."""
-    oldest_first = sorted(kept, key=lambda each: each[:2])
-    surplus = size + sum(bytes_used for _, bytes_used, _ in oldest_first) - max_bytes
-    selected: list[T] = []
-    for _, bytes_used, blob in oldest_first:
-        if surplus > 0:
-            selected.append(blob)
-            surplus -= bytes_used
-    if surplus > 0:
-        raise StorageError(f"cannot store {size} bytes: the limit is {max_bytes} (output.max_stored_bytes)")
-    return selected
 
 
 class Media:
@@ -79,7 +60,7 @@ class Media:
 
     def get(self, handle: object, agent: str, token_id: str = "") -> Blob:
         """Return the blob with this handle. Without a token, an agent reads the blobs of all its tokens."""
-        missing = missing_media(handle)
+        missing = ToolError(f"media {str(handle)[:50]!r} not found or expired; run the call again")
         if not is_handle(handle):
             raise missing
         try:
@@ -96,9 +77,11 @@ class Media:
 
     def _make_room(self, size: int) -> None:
         kept = self._parts.clean(self._ttl)
-        blobs = [(stored.modified_at, stored.size, handle) for handle, stored in kept.items()]
-        for handle in select_surplus(blobs, size, self._max_bytes):
-            self._parts.remove(handle, MEDIA_PARTS)
+        if size > self._max_bytes:
+            raise StorageError(f"cannot store {size} bytes: the limit is {self._max_bytes} (output.max_stored_bytes)")
+        blobs = sorted(Stored(files.modified_at, handle, "", files.size) for handle, files in kept.items())
+        for blob in select_oldest(blobs, size, self._max_bytes):
+            self._parts.remove(blob.handle, MEDIA_PARTS)
 
 
 def open_media(

@@ -43,13 +43,16 @@ class Quota:
         """
         oldest_first = sorted(result for result in results if result.handle != new.handle)
         same_agent = [result for result in oldest_first if result.agent == new.agent]
-        oldest = _select_oldest(same_agent, new.size, self.max_agent_bytes)
+        oldest = _add_spare(select_oldest(same_agent, new.size, self.max_agent_bytes), same_agent)
         evicted = {result.handle for result in oldest}
         remaining = [result for result in oldest_first if result.handle not in evicted]
-        return [*oldest, *_select_oldest(remaining, new.size + unfinished, self.max_bytes)]
+        surplus = select_oldest(remaining, new.size + unfinished, self.max_bytes)
+        return [*oldest, *_add_spare(surplus, remaining)]
 
 
-def _select_oldest(oldest_first: list[Stored], size: int, limit: int) -> list[Stored]:
+def select_oldest(oldest_first: Iterable[Stored], size: int, limit: int) -> list[Stored]:
+    """Return the results to remove, so that the others and a new one of this size are within the limit."""
+    oldest_first = list(oldest_first)
     surplus = size + sum(result.size for result in oldest_first) - limit
     selected: list[Stored] = []
     for result in oldest_first:
@@ -57,5 +60,9 @@ def _select_oldest(oldest_first: list[Stored], size: int, limit: int) -> list[St
             break
         selected.append(result)
         surplus -= result.size
+    return selected
+
+
+def _add_spare(selected: list[Stored], oldest_first: list[Stored]) -> list[Stored]:
     spare = len(oldest_first) // SPARE_SHARE if selected else 0
     return oldest_first[: len(selected) + spare]

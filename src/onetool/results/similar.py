@@ -61,6 +61,6 @@ def _score(pieces: Iterator[Piece], needle: str, ignore_case: bool, deadline: De
         # Padded, because the shorter text is searched in the longer one: "}" would match many needles.
         padded = [piece.text.ljust(len(needle) + 1, "\0") for piece in batch]
         arguments = (needle.lower(), [text.lower() for text in padded]) if ignore_case else (needle, padded)
-        found = process.extract(*arguments, scorer=fuzz.partial_ratio, limit=None, score_cutoff=_MIN_SCORE)
-        for index, score in sorted((index, score) for _, score, index in found):
+        matches = process.extract(*arguments, scorer=fuzz.partial_ratio, limit=None, score_cutoff=_MIN_SCORE)
+        for index, score in sorted((index, score) for _, score, index in matches):
             yield Hit(score, -batch[index].position, batch[index].line)

@@ -6,6 +6,7 @@ does not exist. The other modules of this package implement the parts.
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -133,13 +134,13 @@ class StoredResults:
                     if in_chars
                     else similar.split_lines(content.lines(), search)
                 )
-                found = similar.find_similar(pieces, search, ignore_case, Deadline(self._search_seconds))
-                part = window.from_hits(*hits.select_best(found, offset, limit))
+                similar_hits = similar.find_similar(pieces, search, ignore_case, Deadline(self._search_seconds))
+                part = window.from_hits(*hits.select_best(similar_hits, offset, limit))
             elif search:
                 find = matches.find_parts if in_chars else matches.find_lines
                 pattern = matches.compile_pattern(search, ignore_case)
-                found = find(content.pages(), pattern, Deadline(self._search_seconds))
-                part = window.from_hits(*hits.select_first(found, offset, limit))
+                exact_hits = find(content.pages(), pattern, Deadline(self._search_seconds))
+                part = window.from_hits(*hits.select_first(exact_hits, offset, limit))
             elif in_chars:
                 part = window.read_chars(content, meta.total_chars, offset, limit)
             else:
@@ -206,25 +207,23 @@ class StoredResults:
         with self._files.locked():
             stored = self._files.clean(self._ttl)
             now = self._clock()
-            unfinished = sum(each.size for each in stored.values() if each.is_being_written(now))
-            complete = {handle: each for handle, each in stored.items() if not each.is_being_written(now)}
-            self._agents = {
-                handle: each.agent or self._agents.get(handle) or self._find_agent(handle)
-                for handle, each in complete.items()
-            }
-            results = [
-                Stored(each.modified_at, handle, self._agents[handle], each.size) for handle, each in complete.items()
-            ]
-            size = complete[meta.handle].size if meta.handle in complete else 0
+            unfinished = 0
+            results: list[Stored] = []
+            for handle, files in stored.items():
+                if files.is_being_written(now):
+                    unfinished += files.size
+                else:
+                    agent = files.agent or self._agents.get(handle) or self._find_agent(handle)
+                    results.append(Stored(files.modified_at, handle, agent, files.size))
+            self._agents = {result.handle: result.agent for result in results}
+            size = stored[meta.handle].size if meta.handle in self._agents else 0
             new = Stored(meta.created, meta.handle, meta.agent, size)
             surplus = self._quota.find_surplus(results, new, unfinished)
             for result in surplus:
                 self._files.evict(result.handle)
-            evicted = {result.handle for result in surplus}
-            sizes: dict[str, int] = {}
-            for result in results:
-                if result.handle not in evicted:
-                    sizes[result.agent] = sizes.get(result.agent, 0) + result.size
+            sizes: Counter[str] = Counter()
+            for result in set(results).difference(surplus):
+                sizes[result.agent] += result.size
             self._files.record_usage(sizes)
             return len(surplus)
 

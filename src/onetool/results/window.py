@@ -1,5 +1,6 @@
 """Windows on stored results, by lines or characters."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -63,15 +64,11 @@ def cut_answer(answer: JsonObject, size: int, fits: Callable[[JsonObject], bool]
     `size` is the size of the answer, which limits what a forged answer can claim.
     """
     answer = {**answer, "returned": min(answer["returned"], size)}
-    if limit := _find_largest_limit(answer, lambda window: fits(_add_note(window))):
+    limit = _count_fitting(answer["returned"], lambda limit: fits(_add_note(_shorten(answer, limit))))
+    if limit:
         return _add_note(_shorten(answer, limit))
-    line = answer["lines"][0]
-    low = 0
-    high = len(line)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(_cut_line(answer, middle)) else (low, middle)
-    return _cut_line(answer, low) if low else None
+    chars = _count_fitting(len(answer["lines"][0]), lambda chars: fits(_cut_line(answer, chars)))
+    return _cut_line(answer, chars) if chars else None
 
 
 def _add_note(answer: JsonObject) -> JsonObject:
@@ -87,18 +84,9 @@ def _cut_line(answer: JsonObject, chars: int) -> JsonObject:
     return {**answer, **cut, **places, "note": note}
 
 
-def _find_largest_limit(answer: JsonObject, fits: Callable[[JsonObject], bool]) -> int:
-    """Return the largest limit whose answer fits; `answer` itself is too large. Return 0 if none fits."""
-    low = 0
-    high = 1
-    while high < answer["returned"] and fits(_shorten(answer, high)):
-        low = high
-        high = high * 2
-    high = min(high, answer["returned"])
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(_shorten(answer, middle)) else (low, middle)
-    return low
+def _count_fitting(total: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number below the total that fits; 0 if none does. All smaller numbers fit too."""
+    return bisect_left(range(1, total), True, key=lambda number: not fits(number))
 
 
 def _shorten(answer: JsonObject, limit: int) -> JsonObject:

@@ -1,11 +1,10 @@
 """`/api/tools`: list, search, get, call, enable and disable tools of every kind."""
 
-import hashlib
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -46,22 +45,18 @@ from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from onetool.stats.database import StatisticsDatabase
 
 ROOT = "/api/tools"
 TOOL = f"{ROOT}/{{name}}"
 PATCH_ERRORS = ("not_found", "permission_denied", "bundle_disabled")
 CALL_ERRORS = (*PATCH_ERRORS, "tool_disabled", "audit_unavailable")
-MAX_PREFIX_CHARS = 40  # characters of a name in a page token, which must stay short
 
 
 class ToolHandlers:
     def __init__(self, api: Api, catalog: ToolCatalog) -> None:
         self._api = api
         self._catalog = catalog
-        self._tokens: dict[Path, PageTokens] = {}  # by key file
 
     def operations(self) -> Iterator[Operation]:
         page = {200: ResponseSpec("A page of tools; with q, best matches first", ToolPage)}
@@ -88,46 +83,37 @@ class ToolHandlers:
         context = identity.build_context(request, self._api.app)
         await self._catalog.refresh()
         version = self._catalog.version
-        found = await self._catalog.search(query.q, context) if query.q.strip() else None
-        return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, found, version)))
+        hits = await self._catalog.search(query.q, context) if query.q.strip() else None
+        return await self._api.run_in_thread(lambda: self._api.respond(self._page(query, context, hits, version)))
 
-    def _page(self, query: ToolsQuery, context: ToolContext, found: list[Tool] | None, version: str) -> ToolPage:
+    def _page(self, query: ToolsQuery, context: ToolContext, hits: list[Tool] | None, version: str) -> ToolPage:
+        """Return a page sorted by name, or of the hits. The position of a tool is its name and its number."""
         tokens = PageTokens(partial(self._api.app.state.load_key, "pages"))
-        pinned = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
-        place = tokens.read(query.page_token or None, pinned)
+        filters = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
+        last, start = tokens.read(query.page_token or None, filters) or ("", 0)
         size = query.page_size
         criteria = CatalogFilter(query.pack, query.kind, query.is_enabled)
-        if found is not None:
-            tools = list(filter(criteria.matches_tool, found))
-            start = 0
-            if place is not None:  # if the tool is gone, continue at the same position
-                prefix, digest, number = place
-                ranks = (rank for rank, tool in enumerate(tools, 1) if tool.name.startswith(prefix))
-                start = next((rank for rank in ranks if _digest(tools[rank - 1].name) == digest), number)
-            selected = tools[start : start + size + 1]
-            total = len(tools)
+        if hits is None:
+            names = self._catalog.iter_names(context, criteria, last)
+            tools = list(islice(filter(None, map(self._catalog.get_tool, names)), size + 1))
+            total = self._catalog.count(context, criteria)
         else:
-            selected, start, total = self._page_by_name(context, criteria, place, size)
+            matching = list(filter(criteria.matches_tool, hits))
+            numbers = (number for number, tool in enumerate(matching, 1) if tool.name == last)
+            start = next(numbers, start)  # if the tool is gone, continue at the same position
+            tools = matching[start : start + size + 1]
+            total = len(matching)
+        items = [([tool.name, number], _summarize(tool)) for number, tool in enumerate(tools, start + 1)]
+        page = tokens.make_page(filters, size, items)
         unlisted = self._list_unlisted(context)
-        page = ToolPage(tools=[*map(_summarize, selected[:size])], total=total, version=version, unlisted=unlisted)
-        if len(selected) > size:
-            last = selected[size - 1].name
-            page.next_page_token = tokens.make(pinned, [last[:MAX_PREFIX_CHARS], _digest(last), start + size])
-        return page
-
-    def _page_by_name(
-        self, context: ToolContext, criteria: CatalogFilter, place: list[Any] | None, size: int
-    ) -> tuple[list[Tool], int, int]:
-        """Return a page sorted by name plus one tool, the index of its first tool, and the total."""
-        prefix, digest, start = place or ("", "", 0)
-        names = _skip_previous(self._catalog.iter_names(context, criteria, prefix), prefix, digest)
-        tools = filter(None, map(self._catalog.get_tool, names))
-        return list(islice(tools, size + 1)), start, self._catalog.count(context, criteria)
+        return ToolPage(
+            tools=page.items, total=total, version=version, unlisted=unlisted, next_page_token=page.next_token or ""
+        )
 
     def _list_unlisted(self, context: ToolContext) -> list[UnlistedServer]:
         """Return the servers, and the bundle store, whose tools are not loaded yet."""
         app = self._api.app
-        missing = [UnlistedServer(**each._asdict()) for each in app.servers.list_unlisted(context)]
+        missing = [UnlistedServer(**server._asdict()) for server in app.servers.list_unlisted(context)]
         if app.bundles.is_building:
             reason = "building the index"
             missing.append(UnlistedServer(server="bundles", state="discovering", reason=reason))
@@ -166,8 +152,8 @@ class ToolHandlers:
             return []
         source = self._api.app.bundles
         bundle = source.store.bundle_by_slug(tool.pack)
-        found = source.store.list_bundle_tools(bundle.id, tool.short_name) if bundle is not None else []
-        return sorted(map(source.apply_state, found), key=attrgetter("modified_at"))
+        versions = source.store.list_bundle_tools(bundle.id, tool.short_name) if bundle is not None else []
+        return sorted(map(source.apply_state, versions), key=attrgetter("modified_at"))
 
     async def call(self, request: Request) -> Response:
         check_settings(self._api.app)
@@ -262,24 +248,3 @@ def _common_fields(tool: Tool) -> JsonObject:
         "is_enabled": tool.enabled,
         "disabled_reason": tool.disabled_reason,
     }
-
-
-# --- pagination ------------------------------------------------------------------------------------------------------
-
-
-def _digest(name: str) -> str:
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def _skip_previous(names: Iterator[str], prefix: str, digest: str) -> Iterator[str]:
-    """Return the names after the last one of the previous page, even if that tool is gone."""
-    if len(prefix) < MAX_PREFIX_CHARS:  # the prefix is the whole name
-        return names
-    before = []
-    for name in names:
-        if _digest(name) == digest:
-            return names
-        before.append(name)
-        if not name.startswith(prefix):
-            break
-    return chain(before, names)
