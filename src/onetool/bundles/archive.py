@@ -82,12 +82,12 @@ def strip_credentials(bundle_slug: str, tools: Iterable[JsonMapping]) -> tuple[l
             names[value] = next(name for name in chain([stem], numbered) if name not in used)
         return f"${{secret:{names[value]}}}"
 
-    def clean_tool(tool: JsonMapping) -> JsonObject:
+    stripped = []
+    for tool in tools:
         schema = credentials.replace_in_schema(tool.get("argSchema"), make_reference)
-        return {**tool, "httpImpl": credentials.replace(tool.get("httpImpl"), make_reference), "argSchema": schema}
-
-    clean = [clean_tool(tool) for tool in tools]
-    return clean, list(names.values())
+        impl = credentials.replace(tool.get("httpImpl"), make_reference)
+        stripped.append({**tool, "httpImpl": impl, "argSchema": schema})
+    return stripped, list(names.values())
 
 
 def _select_fields(body: JsonMapping, fields: Iterable[str]) -> JsonObject:

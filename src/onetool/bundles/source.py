@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from heapq import nlargest
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -242,20 +242,18 @@ class BundleSource(ToolSource):
         """Return what to sign in to for the tools of a bundle, or None. Blocks on disk access."""
         bundle = self.store.bundle_by_slug(name)
         tools = [] if bundle is None else self.store.list_bundle_tools(bundle.id)
-        found = [flow for tool in tools for flow in find_flows(tool.http_impl)]
-        if not found:
+        flows = [flow for tool in tools for flow in find_flows(tool.http_impl)]
+        if not flows:
             return None
-        origin, flow = found[0]
-        same = [other for place, other in found if place == origin]
-        scopes = dict.fromkeys(scope for other in same for scope in other.scopes)
+        origin, flow = flows[0]
+        scopes = dict.fromkeys(scope for place, other in flows if place == origin for scope in other.scopes)
         return self._make_target(name, origin, flow, tuple(scopes))
 
     def _make_target(self, slug: str, origin: str, flow: "OAuthFlow", scopes: tuple[str, ...]) -> SignInTarget:
-        pack = self._pack_settings(slug)
+        pack = self._pack_settings(slug) or PackSettings()
         endpoints = ApiEndpoints(flow.token_url, flow.authorization_url, flow.open_id_connect_url)
-        accounts = () if pack is None else tuple(pack.accounts)
-        settings = (None if pack is None else pack.auth) or OAuth()
-        return SignInTarget(slug, origin, settings, accounts, endpoints=endpoints, api_scopes=scopes)
+        settings = pack.auth or OAuth()
+        return SignInTarget(slug, origin, settings, tuple(pack.accounts), endpoints=endpoints, api_scopes=scopes)
 
     def _pack_settings(self, slug: str) -> PackSettings | None:
         packs = self._loaded.settings.tools
@@ -317,29 +315,31 @@ class BundleSource(ToolSource):
 
         Tools of a disabled bundle are found only by name and version, unless `include_disabled` is set.
         """
-        base, at, version = name.partition("@")
-        slugs = _parse_slugs(base)
-        if slugs is None or self.is_building or python_name(slugs[0]) in self._list_other_packs():
+        stored_name = self._parse_name(name)
+        if stored_name is None or self.is_building:
             return None
-        key = ".".join(slugs) + at + version
-        row = self.store.find_tool(*slugs, version if at else None)
+        row = self.store.find_tool(stored_name.pack, stored_name.tool, stored_name.version)
+        key = str(stored_name)
         with self._lock:
-            known = self._recent.get(key)
-            if row is None or not (row.bundle_enabled or at or include_disabled):
+            recent = self._recent.get(key)
+            if row is None or not (row.bundle_enabled or stored_name.version is not None or include_disabled):
                 self._recent.pop(key, None)
                 return None
-            tool = known[1] if known is not None and known[0] == row else self._make_tool(row, key)
+            tool = recent[1] if recent is not None and recent[0] == row else self._make_tool(row, key)
             self._recent[key] = row, tool
         return tool
 
     def peek(self, name: str) -> Tool | None:
         """Return the tool as it was last used, if it is cached."""
-        base, at, version = name.partition("@")
-        slugs = _parse_slugs(base)
-        if slugs and python_name(slugs[0]) in self._list_other_packs():
+        recent = self._recent.get(str(self._parse_name(name)))
+        return recent[1] if recent is not None else None
+
+    def _parse_name(self, name: str) -> "StoredName | None":
+        """Return the stored tool that a name may mean, unless another source has its pack."""
+        stored_name = StoredName.parse(name)
+        if stored_name is None or python_name(stored_name.pack) in self._list_other_packs():
             return None
-        known = self._recent.get(".".join(slugs) + at + version) if slugs else None
-        return known[1] if known is not None else None
+        return stored_name
 
     def words(self, pack: str) -> AbstractSet[str]:
         stored = self.packs.get(pack)
@@ -362,12 +362,11 @@ class BundleSource(ToolSource):
 
         With `include_disabled`, tools of disabled bundles are included.
         """
-        conflicts = self._find_conflicts()
-        known = [stored for name, stored in self.packs.items() if name not in conflicts]
-        packs = known if pack is None else [stored for stored in known if stored is self.packs.get(pack)]
-        listed = [stored for stored in packs if not stored.is_empty and (include_disabled or stored.enabled)]
-        for start, stored in sorted((f"{stored.slug}.", stored) for stored in listed):
-            if start < after and not after.startswith(start):
+        names = (self.packs.keys() if pack is None else {pack} & self.packs.keys()) - self._find_conflicts()
+        for stored in sorted((self.packs[name] for name in names), key=lambda stored: f"{stored.slug}."):
+            start = f"{stored.slug}."
+            is_before = start < after and not after.startswith(start)
+            if is_before or stored.is_empty or not (include_disabled or stored.enabled):
                 continue
             last = after.removeprefix(start) if after.startswith(start) else ""
             while page := self.store.list_names(stored, last, at_once):
@@ -386,12 +385,12 @@ class BundleSource(ToolSource):
 
     def similar(self, name: str, /) -> list[str]:
         """Return the names of stored tools that are similar to this one, the most similar first."""
-        found = [pair for reader in self.store.readers() for pair in reader.find_similar([name])]
-        return [key[1] for key, _ in islice(sorted(found, key=itemgetter(1), reverse=True), MAX_SIMILAR)]
+        names = [pair for reader in self.store.readers() for pair in reader.find_similar([name])]
+        return [key[1] for key, _ in nlargest(MAX_SIMILAR, names, key=itemgetter(1))]
 
     def tool_name(self, stored: "StoredTool") -> str:
         """Return the name by which this version is called."""
-        return f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
+        return str(StoredName.of(stored))
 
     def apply_state(self, stored: "StoredTool") -> "StoredTool":
         """Return the tool with its current state: it is disabled while its Python function is missing."""
@@ -435,9 +434,8 @@ class BundleSource(ToolSource):
     def _make_backend(self, stored: "StoredTool") -> Backend:
         if stored.python_impl is not None:
             return _FunctionBackend(stored.python_impl.function)
-        pack = self._pack_settings(stored.bundle_slug)
-        accounts = () if pack is None else tuple(pack.accounts)
-        return _LazyBackend(lambda: self._make_http_backend(stored), stored.http_impl or {}, accounts)
+        pack = self._pack_settings(stored.bundle_slug) or PackSettings()
+        return _LazyBackend(lambda: self._make_http_backend(stored), stored.http_impl or {}, tuple(pack.accounts))
 
     def _make_http_backend(self, stored: "StoredTool") -> "HttpBackend":
         from onetool.backends.http import HttpBackend
@@ -510,8 +508,8 @@ def _read_effects(impl: "JsonObject | None") -> tuple[frozenset[Effect], bool, f
     if impl is None:
         return READ_ONLY, False, frozenset()
     steps = impl.get("steps")
-    requests = [impl, *(each for each in (steps if isinstance(steps, list) else ()) if isinstance(each, Mapping))]
-    methods = {str(request.get("method")).upper() for request in requests}
+    requests = [impl, *(steps if isinstance(steps, list) else [])]
+    methods = {str(request.get("method")).upper() for request in requests if isinstance(request, Mapping)}
     options = impl.get("response")
     text = json.dumps(impl, default=str)
     saves = isinstance(options, Mapping) and bool(options.get("saveTo"))
@@ -521,11 +519,29 @@ def _read_effects(impl: "JsonObject | None") -> tuple[frozenset[Effect], bool, f
     return frozenset({kind, Effect.EXTERNAL}), methods <= IDEMPOTENT_METHODS, labels
 
 
-def _parse_slugs(name: str) -> tuple[str, str] | None:
-    """Return the slugs for a tool name, or for its name in code: slugs have hyphens, but no underscores."""
-    slug, dot, tool = name.replace("_", "-").partition(".")
-    stored = f"{slug}{dot}{tool}"
-    return (slug, tool) if tool and "." not in tool and name in {stored, python_name(stored)} else None
+class StoredName(NamedTuple):
+    """The slugs of a pack and a tool, and a version."""
+
+    pack: str
+    tool: str
+    version: str | None
+
+    def __str__(self) -> str:
+        return f"{self.pack}.{self.tool}" + ("" if self.version is None else f"@{self.version}")
+
+    @classmethod
+    def of(cls, tool: "StoredTool") -> "StoredName":
+        return cls(tool.bundle_slug, tool.slug, tool.version)
+
+    @classmethod
+    def parse(cls, name: str) -> "StoredName | None":
+        """Parse a name, or a name as in code: slugs have hyphens, but no underscores."""
+        base, at, version = name.partition("@")
+        slug, dot, tool = base.replace("_", "-").partition(".")
+        stored = f"{slug}{dot}{tool}"
+        if not tool or "." in tool or base not in {stored, python_name(stored)}:
+            return None
+        return cls(slug, tool, version if at else None)
 
 
 def _describe_conflict(slug: str) -> Problem:
@@ -601,8 +617,7 @@ def _validate_impl(stored: "StoredTool") -> "HttpImpl":
 def _disabled_reason(stored: "StoredTool") -> str:
     if not stored.bundle_enabled:
         return _bundle_disabled_reason(stored.bundle_slug)
-    name = f"{stored.bundle_slug}.{stored.slug}@{stored.version}"
-    return "" if stored.is_enabled else _enable_hint(name)
+    return "" if stored.is_enabled else _enable_hint(str(StoredName.of(stored)))
 
 
 def _enable_hint(name: str) -> str:
