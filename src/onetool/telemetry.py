@@ -176,8 +176,12 @@ class Telemetry:
 
 
 def _add_origin(run: RunRecord, context: ToolContext) -> RunRecord:
-    owner = {"client": context.caller.client, "actor": context.actor, "token_id": context.token_id}
-    return run._replace(**owner, directory=str(context.working_dir))
+    return run._replace(
+        client=context.caller.client,
+        actor=context.actor,
+        token_id=context.token_id,
+        directory=str(context.working_dir),
+    )
 
 
 def _describe_actor(context: ToolContext) -> dict[str, str]:

@@ -141,7 +141,9 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
 def test_spending_and_failures_are_summed(history: History) -> None:
     for number, month in enumerate((0, 0, 40)):
         at = month * 86_400 + number
-        history.add_run(f"run{number}", at, actor="token laptop", token_id="id1", cost=0.25, error_type="timeout", calls=2)
+        history.add_run(
+            f"run{number}", at, actor="token laptop", token_id="id1", cost=0.25, error_type="timeout", calls=2
+        )
         message = f"no answer of {SECRET} in {number} ms"
         fields = "default", "token laptop", "id1", "p.tool", "timeout", message, f"run{number}"
         history.recorder.add(FailureRecord(*fields, REDACT, NOW - at))

@@ -173,7 +173,7 @@ def _ignore(_value: object) -> None:
 
 
 class RunScope(NamedTuple):
-    """What the run of a call provides. Calls of a program that only uses a bus have the default."""
+    """Functions of the run of a call. Calls of a program that only uses a bus have the default."""
 
     gate: RunGate | CallGates | None = None
     ticket: CallTicket | None = None  # of a call that may be repeated

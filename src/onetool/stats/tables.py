@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 VERSION = 1
-# Runs are listed by time or duration: all, or those of one agent, actor or token. In SQLite, tables have a `rowid` anyway.
+# Runs are listed by time or duration: all, or those of one agent, actor or token. In SQLite, tables have a `rowid`.
 SCHEMA = f"""
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds DOUBLE PRECISION, error_type TEXT, result_tokens BIGINT,

@@ -99,12 +99,14 @@ class LiveRuns:
             session = events.session
             client = context.caller.client
             fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, client)
-            owner = {"actor": context.actor, "token_id": context.token_id}
-            live = self._live[run_id] = _ActiveRun(
-                RunRecord(*fields, command, **owner, directory=str(context.working_dir)),
-                event.call_id,
-                is_foreign,
+            run = RunRecord(
+                *fields,
+                command,
+                actor=context.actor,
+                token_id=context.token_id,
+                directory=str(context.working_dir),
             )
+            live = self._live[run_id] = _ActiveRun(run, event.call_id, is_foreign)
         if isinstance(event, CallStarted):
             live.run = live.run._replace(calls=live.run.calls + 1)
             if len(live.calls) < MAX_CALLS:
