@@ -180,16 +180,18 @@ def test_a_replica_whose_clock_is_wrong_expires_nothing_of_others(cluster: Clust
     # The last variable makes it a new process: a fork of a running one does not load the library.
     shift = {"FAKETIME": "+30d", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONNODEBUGRANGES": "1"}
     cluster.restart(2, LD_PRELOAD=str(FAKETIME), **shift)
-    wrong = cluster.replicas[1]
-    shown = parsedate_to_datetime(wrong.client.get("/healthz").headers["date"]).timestamp()
-    assert shown - time.time() > 29 * 86_400
-    stored = wrong.send("POST", "/api/run", {"command": "['x' * 50 for _ in range(9999)]"}).json()  # sweeps
-    assert "handle" in stored["blocks"][0]
-    for replica in cluster.replicas:
-        loaded = replica.send("POST", "/api/run", {"command": f"len(ot.load({handle!r}))"}).json()
-        assert loaded["blocks"] == ["9999"]
-    cluster.kill(2)
-    cluster.restart(2)
+    try:
+        wrong = cluster.replicas[1]
+        shown = parsedate_to_datetime(wrong.client.get("/healthz").headers["date"]).timestamp()
+        assert shown - time.time() > 29 * 86_400
+        stored = wrong.send("POST", "/api/run", {"command": "['x' * 50 for _ in range(9999)]"}).json()  # sweeps
+        assert "handle" in stored["blocks"][0]
+        for replica in cluster.replicas:
+            loaded = replica.send("POST", "/api/run", {"command": f"len(ot.load({handle!r}))"}).json()
+            assert loaded["blocks"] == ["9999"]
+    finally:
+        cluster.kill(2)
+        cluster.restart(2)
 
 
 @contextmanager

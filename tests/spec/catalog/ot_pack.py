@@ -79,7 +79,7 @@ TABLE: Table = {
         "info-level-list": "Level list gives the names of what matched",
         "info-level-min-default": "Level min, the default, gives names with short descriptions",
         "info-level-full": "Level full gives every field there is",
-        "documentation-url-generation": "Shipped packs link to their page, by the table of slugs",
+        "documentation-url-generation": "Every pack links to its page, by the table of slugs",
     },
     "result": {
         "basic-query-with-defaults": "A handle alone gives the first hundred lines",
