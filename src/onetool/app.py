@@ -135,7 +135,7 @@ class OneTool:
             self.sign_ins,
             None if shared is None else shared.connections,
         )
-        self.servers = Servers(services, make_worker_environment(environment), lambda: self.state)
+        self.servers = Servers(services, registry, make_worker_environment(environment), lambda: self.state)
         self.bundles = BundleSource(
             registry,
             lambda: self._require_parts().net,

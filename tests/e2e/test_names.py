@@ -280,3 +280,24 @@ def test_a_spawned_cell_finds_names(home: Path) -> None:
     found, kept, hidden = json.loads(done.stdout)
     assert (found, kept) == ("True", "True")
     assert 'ot.pack("time").now()' in hidden
+
+
+def test_a_server_never_joins_another_pack(tmp_path: Path) -> None:
+    file = write_pack(tmp_path / ".onetool" / "tools", "mine", "def first() -> int:\n    return 1\n")
+    names = ("machine", "mine", "a-b", "a_b", "other")
+    settings = {
+        "servers": {name: hostile_server("echo") for name in names},
+        "agents": {"default": {"tools": ["machine.*", "mine.*", "a_b.*", "other.*", "ot.*"]}},
+    }
+    configure(tmp_path, yaml.safe_dump(settings))
+    with open_app_in(tmp_path) as app:
+        app.onetool.bus.register_tool(make_tool("other.now"))
+        for name in ("machine", "mine", "other"):
+            assert app.run(f"ot.call('{name}.echo', text='a')").error == "not_found", name
+        assert app.run("ot.call('a_b.echo', text='a')").error == "permission_denied", "it is the name of a-b in code"
+        assert "machine has: cpu, disk, memory, now." in app.failure("machine.echo(text='a')")
+        assert app.value("mine.first()") == "1"
+        problems = "\n".join(app.data("ot.health()")["problems"])
+        assert problems.count("so its tools are left out") == len(names) - 1
+        file.unlink()
+        assert app.run("mine.echo(text='a')").text == "a"

@@ -26,7 +26,7 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
             yield from _check_server(name, server, servers, read, place)
         pack = python_name(name)
         if owner := owners.get(pack):
-            what = f"{place}: server {name} has the name of another pack ({owner}), so one hides tools of the other"
+            what = f"{place}: server {name} has the name of another pack ({owner}), so its tools are left out"
             yield Problem(what, "rename the server", place)
         owners.setdefault(pack, f"server {name}")
     yield from servers.findings

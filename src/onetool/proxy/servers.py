@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
@@ -14,10 +15,10 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.config.load import Loaded
 from onetool.core.context import ToolContext
 from onetool.core.policy.effects import apply_settings, get_implied_permissions
-from onetool.core.registry import HeldTools, python_name
+from onetool.core.registry import HeldTools, Registry, python_name
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, check_tools, list_problems
+from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, check_tools, list_problems
 from onetool.proxy.connection import load_sdk
 from onetool.proxy.definitions import Definition, digest
 from onetool.proxy.pins import accept
@@ -53,13 +54,14 @@ class Unlisted(NamedTuple):
 
 
 class Servers(HeldTools):
-    """The upstream servers."""
+    """The upstream servers. None has the name of another pack: rights to that pack would cover its tools."""
 
     kind = "proxy"
 
     def __init__(
         self,
         services: UpstreamServices,
+        registry: Registry,
         environment: Mapping[str, str],
         state: Callable[[], State],
     ) -> None:
@@ -69,6 +71,8 @@ class Servers(HeldTools):
         self.keeps_running = False  # whether this process outlives one command
         self._services = services
         self._get_state = state
+        self._registry = registry
+        self._conflicts: set[str] = set()  # servers whose tools are left out
         self._followed: State | None = None
         self._upstreams: dict[str, Upstream] = {}
         self._unpinned: set[str] = set()  # servers whose pins another process may have changed
@@ -140,6 +144,9 @@ class Servers(HeldTools):
         A server that is needed by name is connected and awaited. Otherwise servers without a cached list are listed in
         the background, with a short wait for all of them together.
         """
+        conflicts = self._find_conflicts()
+        self._unpinned |= (conflicts ^ self._conflicts) & self._upstreams.keys()
+        self._conflicts = conflicts
         await self._compare_again()
         unlisted = self._unlisted
         await asyncio.gather(*(session.load_cached() for session in unlisted))
@@ -151,6 +158,18 @@ class Servers(HeldTools):
         starting = [session.begin() for session in due if python_name(session.name) in pack_names]
         if starting:
             await asyncio.wait(starting)
+
+    def _find_conflicts(self) -> set[str]:
+        """Return the servers with the name of another pack, or of a server before them."""
+        packs: set[str] = set()
+        for source in takewhile(lambda source: source is not self, self._registry.sources):
+            packs |= source.pack_names
+        conflicts = set()
+        for name in self._upstreams:
+            if python_name(name) in packs:
+                conflicts.add(name)
+            packs.add(python_name(name))
+        return conflicts
 
     async def _list_in_background(self, sessions: list[UpstreamSession]) -> None:
         """List servers; those that failed before come last."""
@@ -186,7 +205,8 @@ class Servers(HeldTools):
 
     def problems(self) -> Mapping[str, Problem]:
         """Return why servers have no tools: each is either a pack or in here."""
-        named = {python_name(session.name): session for session in self._sessions}
+        usable = (session for session in self._sessions if session.name not in self._conflicts)
+        named = {python_name(session.name): session for session in usable}
         return {pack: session.problem for pack, session in named.items() if pack not in self.pack_names}
 
     async def states(self) -> dict[str, str]:
@@ -234,7 +254,9 @@ class Servers(HeldTools):
     async def _install(self, session: UpstreamSession, definitions: tuple[Definition, ...]) -> None:
         """Create the tools. Those of the main session replace the old ones without yielding to the event loop."""
         upstream = session.upstream
-        tools = await run_in_thread(check_tools, upstream, definitions, self._pins, self._compare_again)
+        tools = CheckedTools(definitions)
+        if upstream.name not in self._conflicts:
+            tools = await run_in_thread(check_tools, upstream, definitions, self._pins, self._compare_again)
         if session is upstream.main:
             if self._upstreams.get(upstream.name) is not upstream:
                 return  # the settings have changed meanwhile
