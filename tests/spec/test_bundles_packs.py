@@ -208,7 +208,7 @@ def test_a_bundle_never_joins_another_pack(app: App, other: BundleStore) -> None
     assert "sample.more" not in app.value("ot.search('sample more')")
 
 
-@pytest.mark.parametrize("slug", ["fs", "ot", "json", "HTTP", "llm", "machine", "proj"])
+@pytest.mark.parametrize("slug", ["fs", "ot", "json", "HTTP", "llm", "machine"])
 def test_a_bundle_cannot_have_the_name_of_a_built_in_pack(other: BundleStore, slug: str) -> None:
     body = {"slug": slug, "displayName": "X", "isEnabled": True}
     with pytest.raises(BundleError, match="is the name of a built-in pack; choose another, such as"):

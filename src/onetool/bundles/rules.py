@@ -11,7 +11,6 @@ from pathlib import Path
 from onetool.errors import BundleError
 from onetool.util.invisible import escape_invisible, find_in_name
 from onetool.util.problem import Location
-from onetool_child.names import PROJECTS
 
 MAX_NAME_LENGTH = 64
 MAX_DISPLAY_NAME_LENGTH = 256
@@ -71,7 +70,7 @@ def slug_problem(text: object) -> str | None:
 @functools.cache
 def list_reserved_names() -> frozenset[str]:
     """Return the names of the built-in packs, which bundles must not have."""
-    return frozenset({PROJECTS, *(file.stem.removesuffix("_tools") for file in TOOLS.glob("*_tools.py"))})
+    return frozenset(file.stem.removesuffix("_tools") for file in TOOLS.glob("*_tools.py"))
 
 
 def bundle_slug_problem(text: object) -> str | None:
