@@ -28,6 +28,7 @@ from tests.support import (
     measure_loop,
     run_attack,
 )
+from tests.workers_support import write_pack
 
 from onetool.bundles.archive import pack
 
@@ -114,6 +115,22 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+# Snippets of the settings, whose values are foreign, and a pack with an effect, whose calls are recorded.
+SNIPPETS = {
+    "show": {"body": "len({{ x }})", "params": {"x": {}}},
+    "text": {"body": "len('{{ x }}' + {{ x | replace('a', x) }})", "params": {"x": {"type": "string"}}},
+    "each": {"body": "{% for i in x | sort %}{{ i }}\n{% endfor %}1", "params": {"x": {"type": "array"}}},
+    "outer": {"body": "$show x={{ x }}", "params": {"x": {}}},
+}
+PACK = """
+effects = ["write"]
+
+
+def take(x: object) -> object:
+    return x
+"""
+
+
 def to_name(case: str) -> str:
     return case.replace(" ", "_")
 
@@ -127,9 +144,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     (home / ".onetool").mkdir()
     (home / ".onetool" / "secrets.yaml").write_text("KEY: " + "k9" * 1_000)
     (home / ".onetool" / "secrets.yaml").chmod(0o600)
-    configure(home, json.dumps({"servers": {"foreign": server}, "execution": {"timeout": 60}}))
+    agents = {"default": {"permissions": ["read", "write", "network"]}}
+    settings = {"servers": {"foreign": server}, "execution": {"timeout": 60}, "snippets": SNIPPETS, "agents": agents}
+    configure(home, json.dumps(settings))
+    write_pack(home / ".onetool", "hostile", PACK)
     with connect(home) as client:
         assert run_attack(client, "foreign.backtracking()") == "done"  # lists the server
+        client.run("$show x=1")  # modules loaded at the first use delay other runs once
+        client.run("hostile.take(x=ot.search('disk'))")
         assert get_texts(client.run("len(ot.tools(pattern='foreign.'))")) == [str(len(UPSTREAM))]
         yield client
 
@@ -164,6 +186,48 @@ PARSED = {
 def test_parsing_does_not_delay_others(client: Connection, case: str) -> None:
     answer = run_attack(client, PARSED[case])
     assert answer == "1" or "Error: " in answer or "took longer" in answer, answer
+
+
+# Code with large values for snippets, records of calls, queries and stored results, and part of the answer.
+VALUES = {
+    "snippet of lists": (f"$show x=[{'[],' * 240_000}[]]", "240001"),
+    "snippet of escapes": ("$show x=" + "\\a" * 490_000, "490000"),
+    "snippet of words": ("$show " + "x=1 " * 240_000, "got 'x' twice"),
+    "snippet of lines": ("$show\nx: |\n" + "  a\n" * 240_000, "479999"),
+    "snippet of parameters": ("$show\n" + "".join(f"k{n}: 1\n" for n in range(90_000)), "has no parameter"),
+    "value of a snippet": ("ot.snippet('show', x=[[[]]] * 35_000)", "35000"),
+    "text of a snippet": ("ot.snippet('text', x='a' * 500_000)", "more than 1000000 characters"),
+    "loop of a snippet": ("ot.snippet('each', x=[str(n) for n in range(50_000)])", "more than 1000000 characters"),
+    "nested snippets": ("ot.snippet('outer', x=[str(n) for n in range(50_000)])", "50000"),
+    "recorded text": ("[hostile.take(x='%2525' * 100_000)[0] for _ in range(5)]", '["%","%","%","%","%"]'),
+    "recorded values": (
+        "[len(hostile.take(x=[['%2525', n] for n in range(20_000)]))] * 2",
+        "[20000,20000]",
+    ),
+    "recorded keys": (
+        "len(hostile.take(x=[{f'sk_' + 'a_' * 17 + str(n): n for n in range(1_000)} for _ in range(20)]))",
+        "20",
+    ),
+    "query": ("len(ot.search(query='a b c d e ' * 990)) >= 0", "True"),
+    "pattern": ("ot.tools(pattern='*a' * 4_990)", "[]"),
+    "page": ("len(ot.help(query='(a|a)* ' * 1_400)) > 0", "True"),
+    "names of files": ("len(fs.list(path='.', pattern='*a' * 2_000 + 'b')) >= 0", "True"),
+    "text of files": ("len(grep(pattern='(a?){100}b' * 20, path='.')['results']) <= 1_000", "True"),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_values_do_not_delay_others(client: Connection, case: str) -> None:
+    code, expected = VALUES[case]
+    answer = run_attack(client, code)
+    assert expected in answer, answer[:1_000]
+
+
+@pytest.mark.parametrize("options", ["search='(a?[ab]?){100}c'", "search='ab c', fuzzy=True", "unit='chars'"])
+def test_a_stored_result_does_not_delay_others(client: Connection, options: str) -> None:
+    (stored,) = get_texts(client.run("hostile.take(x='ab ' * 300_000)"))
+    handle = json.loads(stored)["handle"]
+    assert "Error" not in run_attack(client, f"ot.result(handle='{handle}', {options})")
 
 
 # --- over HTTP -----------------------------------------------------------------------------------------------------
@@ -235,6 +299,50 @@ def test_a_stored_tool_does_not_delay_others(server: Server) -> None:
     assert "look-around" in rejected.text
 
 
+# A pattern of names, a placeholder, and part of the answer.
+PLACEHOLDERS = {
+    "backtracking": ("^(a|a)*$", "a" * 40 + "b", "unknown placeholder"),
+    "states": (STATES, "ab" * 20_000, "takes too long"),
+}
+
+
+@pytest.mark.parametrize("case", PLACEHOLDERS)
+def test_a_pattern_of_placeholders_does_not_delay_others(server: Server, case: str) -> None:
+    pattern, name, expected = PLACEHOLDERS[case]
+    schema = {"type": "object", "patternProperties": {pattern: {}}}
+    path = f"{server.rest.bundle()}/tools/t/version/1"
+    body = {**http_draft(f"http://a.example/${{{name}}}"), "argSchema": schema}
+    assert expected in server.send_attack("PUT", path, body).text
+
+
+HEX = [f"{number:x}" for number in range(110_000)]
+# Bodies of up to 4 MiB, and their errors.
+BODIES = {
+    "a key twice": ("{" + ",".join(f'"{name}":0' for name in [*HEX, *HEX[-1:]]) + "}", (400, "invalid")),
+    "unknown keys": (json.dumps(dict.fromkeys(HEX, 0)), (400, "invalid")),
+    "many values": (json.dumps({"command": "1 + 1", "x": [[]] * 1_000_000}), (413, "too_large")),
+    "nesting": ('{"x":' + "[" * 100_000, (400, "invalid")),
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_a_body_does_not_delay_others(server: Server, case: str) -> None:
+    body, error = BODIES[case]
+    assert get_error_code(server.send_attack("POST", "/api/run", content=body.encode())) == error
+
+
+def test_an_mcp_message_does_not_delay_others(server: Server) -> None:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "ping", "x": [[]] * 1_000_000}
+    answer = server.send_attack("POST", "/mcp", message, accept="application/json, text/event-stream")
+    assert get_error_code(answer) == (413, "too_large")
+
+
+def test_a_tool_with_many_headers_does_not_delay_others(server: Server) -> None:
+    draft = http_draft("http://a.example/", headers=dict.fromkeys(HEX, "x"))
+    answer = server.send_attack("PUT", f"{server.rest.bundle()}/tools/t/version/1", draft)
+    assert answer.status_code == 413, answer.text
+
+
 def test_an_imported_document_does_not_delay_others(server: Server) -> None:
     parameters = [
         {
@@ -294,7 +402,7 @@ BODY = {f"f{n}": "${x}" for n in range(500)}
 TEMPLATES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a body": ({"method": "POST", "body": BODY}, {"x": "é" * 120_000}, "done"),
     "a large body": ({"method": "POST", "body": BODY}, {"x": "é" * 600_000}, "makes the request larger"),
-    "a list in a body": ({"method": "POST", "body": BODY}, {"x": [[]] * 60_000}, "makes the request larger"),
+    "a list in a body": ({"method": "POST", "body": BODY}, {"x": [[]] * 55_000}, "makes the request larger"),
     "a path": ({"url": "/data/${x}"}, {"x": "é" * 600_000}, "URL too long"),
     "a query": ({"url": "/data?" + "&".join(["x=${x}"] * 500)}, {"x": "é/" * 25_000}, "URL too long"),
     "parameters": ({"url": "/data?x=${x}"}, {"x": {f"é{n}": n for n in range(60_000)}}, "URL too long"),
@@ -327,6 +435,7 @@ def test_a_credential_of_a_step_does_not_delay_others(server: Server, site: Site
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_response_does_not_delay_others(server: Server, site: Site, status: int) -> None:
     headers = [("Content-Type", "text/plain"), *((f"X-{n}", "%2525" * 40) for n in range(60))]
+    headers += [(f"sk-{'a-' * 17}{n}", "x") for n in range(9)]  # their shape is learned
     site.pages["/data"] = page(b"%2525" * 16_000, *headers, status=status)
     tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/data"), response={"full": True}))
     answer = server.send_attack("POST", f"{tool}/invoke", {"args": {}})

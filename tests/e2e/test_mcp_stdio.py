@@ -409,6 +409,14 @@ def test_an_oversized_message_is_rejected_and_the_server_continues(wire: RawClie
     assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
 
 
+def test_a_message_of_many_values_is_rejected_and_the_server_continues(wire: RawClient) -> None:
+    wire.send({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {"x": [[]] * 4_000_000}})
+    answer = wire.receive()
+    assert (answer["id"], answer["error"]["code"]) == (7, -32600)
+    assert answer["error"]["message"] == "message too large: the message has more than 120,000 values"
+    assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
+
+
 def test_after_end_of_input_runs_end_and_nothing_is_written(tmp_path: Path) -> None:
     with RawClient(tmp_path) as wire:
         wire.request("tools/list")

@@ -21,6 +21,7 @@ import orjson
 from onetool.children.collector import Collector, find_id
 from onetool.daemon_client import PING, PONG
 from onetool_child.json_types import JsonObject
+from onetool_child.messages import MAX_VALUES, has_few_values
 
 MAX_LINE_BYTES = 16 << 20  # a command is limited to 1 MB; arguments of an exposed tool may be larger
 READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated for every read
@@ -122,6 +123,8 @@ class _Lines:
 
 def _read(line: bytes, problem: str | None) -> tuple[Any, JsonObject | None]:
     """Return the message and, if it is invalid, the error response."""
+    if problem is None and not has_few_values(line):
+        problem = f"the message has more than {MAX_VALUES:,} values"
     if problem is not None:
         return None, _error({"id": find_id(line)}, INVALID_REQUEST, f"message too large: {problem}")
     try:

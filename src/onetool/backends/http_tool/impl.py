@@ -5,6 +5,7 @@ This imports pydantic, so it is only imported when a tool is stored or first cal
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -258,9 +259,9 @@ class HttpRequest(SecretSafeModel):
 
     @staticmethod
     def _reject_duplicates(kind: str, names: list[str]) -> None:
-        duplicate = next((name for name in names if names.count(name) > 1), None)
-        if duplicate is not None:
-            raise ValueError(f"{kind} {duplicate} is set twice")
+        for name, count in Counter(names).most_common(1):
+            if count > 1:
+                raise ValueError(f"{kind} {name} is set twice")
 
     @property
     def content_type(self) -> str:

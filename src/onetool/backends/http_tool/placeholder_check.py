@@ -4,13 +4,14 @@ A placeholder that no argument fills would be dropped from the request, and cred
 choose a file: only a caller names the files that are sent or written.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.backends.http_tool.placeholders import STEPS
+from onetool.core.foreign_schema import ForeignSchema
 from onetool.core.registry import nearest
 from onetool.core.schema import Schema
+from onetool.errors import ArgumentError
 from onetool.util.text import did_you_mean
 from onetool_child.json_types import JsonMapping
 
@@ -26,9 +27,12 @@ _SCHEMA_KEYWORDS = ("if", "then", "else")
 def find_placeholder_problem(impl: "HttpImpl", schema: JsonMapping) -> str | None:
     """Return the problem with the first placeholder that names no argument, or None."""
     arguments, patterns = find_arguments(schema)
-    unknown = sorted(name for name in impl.arguments - arguments if not _matches(name, patterns))
-    if unknown:
-        return _format_problem(unknown[0], sorted(arguments))
+    try:
+        unknown = _find_unmatched(sorted(impl.arguments - arguments), patterns)
+    except ArgumentError as error:
+        return f"{error.message}. Hint: declare the arguments in properties"
+    if unknown is not None:
+        return _format_problem(unknown, sorted(arguments))
     if impl.steps and STEPS in arguments:
         return f"the argument {STEPS} of argSchema conflicts with httpImpl.steps; rename the argument"
     with_default = sorted(impl.file_arguments & Schema.from_json(schema).defaults.keys())
@@ -84,11 +88,10 @@ def _resolve_reference(schema: JsonMapping, reference: object) -> Any:
     return target
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    for pattern in patterns:
-        try:
-            if re.search(pattern, name):
-                return True
-        except re.error:
-            continue
-    return False
+def _find_unmatched(names: Collection[str], patterns: Iterable[str]) -> str | None:
+    """Return a name that matches none of the patterns, which are those of a foreign schema; None if all do."""
+    names_only = {"patternProperties": {pattern: {} for pattern in patterns}, "additionalProperties": False}
+    schema = ForeignSchema.from_json(names_only)
+    if schema.is_costly(dict.fromkeys(names)):
+        raise ArgumentError("checking the placeholders against patternProperties takes too long")
+    return next((name for name in names if schema.problem({name: None}) is not None), None)

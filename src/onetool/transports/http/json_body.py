@@ -5,6 +5,7 @@ raises its error on first access.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from onetool.bundles.model import MAX_NESTING
 from onetool.transports.http.errors import ApiError
 from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.messages import MAX_VALUES, has_few_values
 
 MEDIA_TYPE = "application/json"
 MAX_DIGITS = 300
@@ -69,6 +71,8 @@ def _check_media_type(body: RequestBody) -> None:
 
 
 def _parse(content: bytes) -> Any:
+    if not has_few_values(content):
+        raise ApiError("too_large", f"the request body has more than {MAX_VALUES:,} values", {"limit": MAX_VALUES})
     try:
         text = content.decode()
         return json.loads(
@@ -90,9 +94,8 @@ def _parse(content: bytes) -> Any:
 def _build_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _invalid(f"duplicate key {twice!r} in the request body")
+        ((name, _count),) = Counter(name for name, _ in pairs).most_common(1)
+        raise _invalid(f"duplicate key {name!r} in the request body")
     return members
 
 

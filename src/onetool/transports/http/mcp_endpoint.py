@@ -21,14 +21,17 @@ from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import JSONRPCMessage
+from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onetool.app import OneTool
 from onetool.transports.http.auth import STOPPING, get_token_id
 from onetool.transports.http.body_limit import MAX_BODY_BYTES
+from onetool.transports.http.errors import ApiError
 from onetool.transports.mcp.http_clients import HttpClient
 from onetool.transports.mcp.mcp_server import OneToolServer
+from onetool_child.messages import MAX_VALUES, has_few_values
 
 PATH = "/mcp"
 MAX_SESSIONS = 1000
@@ -152,6 +155,8 @@ class McpEndpoint:
             if scope["method"] == "GET":
                 await _serve_until(stopping, self._manager.handle_request, scope, receive, send)
                 return
+        if scope["method"] == "POST":
+            receive = await _check_values(scope, receive)
         await self._manager.handle_request(scope, receive, send)
 
     def list_clients(self) -> list[HttpClient]:
@@ -166,6 +171,19 @@ class McpEndpoint:
             async with self._manager.run():
                 self._is_ready.set()
                 await asyncio.Event().wait()
+
+
+async def _check_values(scope: Scope, receive: Receive) -> Receive:
+    """Return a function that receives the body again. Raise if parsing its values would delay other requests."""
+    body = await Request(scope, receive).body()
+    if not has_few_values(body):
+        raise ApiError("too_large", f"the request body has more than {MAX_VALUES:,} values", {"limit": MAX_VALUES})
+    messages: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
 
 
 def _route_session(scope: Scope, send: Send) -> tuple[Scope, Send]:
