@@ -54,12 +54,13 @@ class Person:
 
     @property
     def visible_runs(self) -> dict[str, str | None]:
-        """The owners of the runs that the person may see, as the arguments `agent` and `actor`; None sees all.
+        """The owners of the runs that the person may see, as the arguments `agent` and `token_id`; None sees all.
 
-        A token of scope `use` sees its own runs, not those of other tokens of its agent.
+        A token of scope `use` sees its own runs, not those of other tokens of its agent, or of an earlier one of its
+        name.
         """
         agent = self.visible_agent
-        return {"agent": agent, "actor": None if agent is None else self.name}
+        return {"agent": agent, "token_id": None if agent is None else self.token_id}
 
     @property
     def caller(self) -> Caller:
