@@ -296,8 +296,12 @@ def test_an_import_is_in_the_history_and_can_be_undone(tmp_path: Path) -> None:
     [change] = json.loads(run_cli(tmp_path, "settings", "history", "--json").stdout)["changes"]
     assert (change["action"], change["names"]) == ("servers.add", ["github", "dash_board"])
     assert change["actor"].startswith("user")
-    [record] = [json.loads(line) for line in (tmp_path / ".onetool/logs/audit.jsonl").read_text().splitlines()]
-    assert (record["action"], record["names"]) == ("servers.add", ["github", "dash_board"])
+    records = [json.loads(line) for line in (tmp_path / ".onetool/logs/audit.jsonl").read_text().splitlines()]
+    assert [record["name"] for record in records] == ["change.started", "change"]
+    assert [(record["action"], record["names"]) for record in records] == [
+        ("servers.add", ["github", "dash_board"]), ("servers.add", ["github", "dash_board"]),
+    ]  # fmt: skip
+    assert records[1]["outcome"] == "ok"
     assert "ghp_0123456789" not in json.dumps(change) + (tmp_path / ".onetool" / "settings-history.json").read_text()
     undone = run_cli(tmp_path, "settings", "undo")
     assert undone.returncode == 0, undone.stderr

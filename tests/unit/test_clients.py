@@ -291,6 +291,11 @@ SERVERS = {
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
+def add_servers(text: str, servers: Mapping[str, Any]) -> str:
+    old = yaml_edit.parse_mapping(text, "onetool.yaml")
+    return yaml_edit.update(text, "onetool.yaml", {**old, "servers": {**(old.get("servers") or {}), **servers}})
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -316,21 +321,21 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 )
 def test_servers_are_added_to_yaml_and_everything_else_is_kept(text: str) -> None:
     old = yaml_edit.parse_mapping(text, "onetool.yaml")
-    new = yaml_edit.add_keys(text, "onetool.yaml", "servers", SERVERS)
+    new = add_servers(text, SERVERS)
     assert yaml_loader.read(new, "x").data == {**old, "servers": {**(old.get("servers") or {}), **SERVERS}}
     comments = [line[line.index("#") :] for line in text.splitlines() if "#" in line]
     assert all(comment in new for comment in comments)
     lines = iter(new.splitlines())
     assert all(line in lines for line in text.splitlines() if "servers" not in line)  # in the same order
     assert ("\r\n" in text) == ("\r\n" in new)
-    more = yaml_edit.add_keys(new, "onetool.yaml", "servers", {"second": {"url": "https://x/?a=b#c"}})
+    more = add_servers(new, {"second": {"url": "https://x/?a=b#c"}})
     assert yaml_loader.read(more, "x").data["servers"]["second"] == {"url": "https://x/?a=b#c"}
 
 
 @pytest.mark.slow
 @given(secrets=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), TEXTS))
 def test_any_string_survives_yaml(secrets: dict[str, str]) -> None:
-    text = yaml_edit.add_keys("# mine\nold: x\n", "secrets.yaml", None, secrets)
+    text = yaml_edit.update("# mine\nold: x\n", "secrets.yaml", {"old": "x", **secrets})
     assert yaml_loader.read(text, "x").data == {"old": "x", **secrets}
     assert text.startswith("# mine\n")
 
@@ -338,7 +343,7 @@ def test_any_string_survives_yaml(secrets: dict[str, str]) -> None:
 @pytest.mark.parametrize("text", ["{servers: {}, aliases: {}}\n", "{aliases: {}}\n", "a: 1\n...\n", "- 1\n", "a: [\n"])
 def test_yaml_that_cannot_be_extended_is_rejected_or_extended_correctly(text: str) -> None:
     try:
-        new = yaml_edit.add_keys(text, "onetool.yaml", "servers", SERVERS)
+        new = add_servers(text, SERVERS)
     except ConfigError as error:
         assert "onetool.yaml" in str(error)  # noqa: PT017 - both outcomes are valid and checked
     else:

@@ -93,7 +93,7 @@ def import_bundle(
     try:
         plan = UpdatePlan(found, store.list_bundle_tools(existing.id), options or UpdateOptions())
     except VersionConflict as error:
-        raise _slug_error(store, existing, str(error)) from None
+        raise _slug_error(store, existing, str(error), needs="update") from None
     result = ImportResult(existing, False, plan.added, plan.kept, plan.disabled, plan.difference)
     if not dry:
         _apply_update(store, result)
@@ -142,9 +142,9 @@ def _reject_different(store: BundleStore, found: BundleImport, existing: Bundle)
         raise _slug_error(store, existing, "already exists, with other tools")
 
 
-def _slug_error(store: BundleStore, existing: Bundle, reason: str) -> BundleError:
+def _slug_error(store: BundleStore, existing: Bundle, reason: str, **more: str) -> BundleError:
     suggestion = find_free_slug(store, existing.slug)
-    details = {"slug": existing.slug, "bundleID": existing.id, "suggestion": suggestion}
+    details = {"slug": existing.slug, "bundleID": existing.id, "suggestion": suggestion, **more}
     return BundleError(f"bundle {existing.slug} {reason}", code="slug_taken", details=details)
 
 

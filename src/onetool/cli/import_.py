@@ -10,29 +10,25 @@ import os
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool import paths
-from onetool.cli import settings_file
 from onetool.cli.connect import next_step
 from onetool.cli.options import add_destination, add_json, choose_stream, find_command_directories, print_json
+from onetool.cli.settings_changes import SettingsCommand, describe_written
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.trust import require_file_trust, require_trust
-from onetool.clients import text_files, yaml_edit
+from onetool.clients import text_files
 from onetool.clients.catalog import CLIENTS, Machine
 from onetool.clients.client_servers import ClientServers, read_servers
 from onetool.clients.server_import import ServerImport, import_servers
-from onetool.config import scaffold
 from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
-from onetool.editing.edit_history import EditedItem
-from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges, read_target
+from onetool.editing.server_changes import ServerChanges, read_target
 from onetool.errors import ToolError
-from onetool.util.redact import Redactor
-from onetool.util.secret_finder import find_secrets
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -43,14 +39,13 @@ QUESTION = "Which tools does {server} have in OneTool?"
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPlan:
-    """The settings and secrets files of a directory, before and after the import."""
+class Imported:
+    """An import of servers, and the messages about what was written."""
 
+    file: Path
+    edit: "PlannedEdit"
     result: ServerImport
-    config: text_files.TextFile
-    config_text: str
-    secrets: text_files.TextFile
-    secrets_text: str
+    done: list[str] = field(default_factory=list)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -106,34 +101,31 @@ def _import_servers(options: Namespace) -> int:
             "OpenAPI documents and bundles, not to servers"
         )
     directories = find_command_directories(options)
-    directory = directories.user if options.user else _target(directories)
     machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
     found = _read_sources(options.source, machine)
     stream = choose_stream(options)
     if not options.dry_run and options.source not in CLIENTS:
         for file in found:
             require_file_trust(file, machine, directories.user, stream)
-    if examine(directories, os.environ).loaded.settings.store:
-        return _import_to_store(options, found)
-    plan = make_plan(found, directories, directory, options.inline_secrets)
-    if plan.result.servers and not options.dry_run and _needs_trust(directory, directories):
-        require_trust(directories, directory, stream)
-    # Secrets are recognized by their keys, which a diff may not show.
-    redact = Redactor({*plan.result.secrets.values(), *find_secrets(plan.result.servers)})
-    diff = text_files.diff(plan.config, plan.config_text, redact)
-    done: list[str] = []
-    if plan.result.servers and not options.dry_run:
-        with settings_file.open_locked(directories), _recording(plan, diff, directories):
-            done = _apply(plan, directory, directories)
+    directory = None  # the settings that replicas share
+    if not examine(directories, os.environ).loaded.settings.store:
+        directory = directories.user if options.user else _target(directories)
+        target = read_target(directories, directory, os.environ)
+        expected = import_servers(found, target, inline_secrets=options.inline_secrets)
+        if expected.servers and not options.dry_run and _needs_trust(directory, directories):
+            require_trust(directories, directory, stream)
+        if expected.secrets and not options.dry_run and (directory / paths.SECRETS).exists():
+            (directory / paths.SECRETS).chmod(text_files.OWNER_ONLY)  # settings with secrets of others are invalid
+    imported = _make_edit(options, found, directory)
     if options.json:
-        print_json(_to_json(plan, diff, done))
+        print_json(_to_json(imported))
     else:
-        print(_render_text(plan, diff, done, options))
-    if plan.result.servers and not options.dry_run and not options.json:
-        for note in find_sign_in_notes(directories, plan.result.servers):
+        print(_render_text(imported, options))
+    if imported.result.servers and not options.dry_run and not options.json:
+        for note in find_sign_in_notes(directories, imported.result.servers):
             print(note)
         client = options.source if options.source in CLIENTS else ""
-        print(f"\n{next_step(machine, QUESTION.format(server=next(iter(plan.result.servers))), client)}")
+        print(f"\n{next_step(machine, QUESTION.format(server=next(iter(imported.result.servers))), client)}")
     return 0
 
 
@@ -144,31 +136,44 @@ def _needs_trust(directory: Path, directories: paths.Directories) -> bool:
     return not (is_users or is_new or directories.config_file) and not is_trusted(directory, directories.user, {})
 
 
-def _import_to_store(options: Namespace, found: list[ClientServers]) -> int:
-    """Add the servers to the settings that replicas share."""
-    from onetool.cli.settings_changes import SettingsCommand
-
-    planned: list[PlannedServers] = []
+def _make_edit(options: Namespace, found: list[ClientServers], directory: Path | None) -> Imported:
+    """Add the servers to a settings directory, or to the settings that replicas share."""
+    attempts: list[Imported] = []
     with SettingsCommand(options) as command:
+        directories = command.loaded.directories
 
         def plan(editor: "SettingsEditor") -> "PlannedEdit":
-            changes = ServerChanges(editor, command.loaded.directories, os.environ)
-            planned.append(changes.plan_import(found, inline_secrets=options.inline_secrets))
-            return planned[-1].edit
+            changes = ServerChanges(editor, directories, os.environ, directory)
+            planned = changes.plan_import(found, inline_secrets=options.inline_secrets)
+            attempts.append(Imported(editor.get_config(directory), planned.edit, planned.result))
+            return planned.edit
 
-        return command.edit(plan, lambda: command.describe_servers(planned[-1].result))
+        is_made = command.make_edit(plan).entry is not None
+    imported = attempts[-1]
+    if is_made and directory is not None:
+        imported.done.extend(_finish(imported.edit, directory))
+        if directories.project is None and os.path.realpath(directory) != os.path.realpath(directories.user):
+            imported.done.append(_trust_new(directory, directories.user))
+    return imported
 
 
-def make_plan(
-    found: list[ClientServers], directories: paths.Directories, directory: Path, inline_secrets: bool
-) -> ImportPlan:
-    config = text_files.read(directories.config_path(directory))
-    secrets = text_files.read(directory / paths.SECRETS)
-    target = read_target(directories, directory, os.environ)
-    result = import_servers(found, target, inline_secrets=inline_secrets)
-    config_text = yaml_edit.add_keys(config.text, str(config.path), SERVERS, result.servers)
-    secrets_text = yaml_edit.add_keys(secrets.text, str(secrets.path), None, result.secrets)
-    return ImportPlan(result, config, config_text, secrets, secrets_text)
+def _finish(edit: "PlannedEdit", directory: Path) -> Iterator[str]:
+    """Keep a backup of the settings file, and yield what was done."""
+    if edit.secrets_file is not None:
+        ignore = text_files.read(directory / ".gitignore")
+        if paths.SECRETS not in ignore.text.split():
+            yield f"{ignore.path} does not list {paths.SECRETS}: add it to keep secrets out of git"
+        yield f"Wrote {edit.secrets_file.before.path} (readable only by you)"
+    yield from map(describe_written, edit.files)
+
+
+def _trust_new(directory: Path, user: Path) -> str:
+    try:
+        trust(directory, user)
+    except OSError as error:
+        reason = f"cannot write to {user}: {error.strerror or error}"
+        raise ToolError(f"{directory} was written but not trusted: {reason}") from None
+    return f"{directory} is trusted"
 
 
 def _target(directories: paths.Directories) -> Path:
@@ -199,76 +204,28 @@ def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
     return [read_servers(text_files.read(existing[0]), machine.working_dir)]
 
 
-def _apply(plan: ImportPlan, directory: Path, directories: paths.Directories) -> list[str]:
-    is_users = os.path.realpath(directory) == os.path.realpath(directories.user)
-    try:
-        directory.mkdir(mode=0o700 if is_users else 0o777, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ToolError(f"cannot create {directory}: {error.strerror or error}; nothing was changed") from None
-    done = [*_write_secrets(plan, directory), _write(plan.config, plan.config_text)]
-    if is_users or directories.config_file is not None:
-        return done
-    try:
-        trust(directory, directories.user)
-    except OSError as error:
-        reason = f"cannot write to {directories.user}: {error.strerror or error}"
-        raise ToolError(f"{directory} was written but not trusted: {reason}") from None
-    return [*done, f"{directory} is trusted"]
-
-
-def _recording(plan: ImportPlan, difference: str, directories: paths.Directories) -> AbstractContextManager[None]:
-    items = [EditedItem(SERVERS, name, None, entry) for name, entry in plan.result.servers.items()]
-    return settings_file.recording(
-        directories,
-        "servers.add",
-        plan.config,
-        plan.config_text,
-        items,
-        names=plan.result.servers,
-        difference=difference,
-        secrets=plan.result.secrets,
-    )
-
-
-def _write_secrets(plan: ImportPlan, directory: Path) -> list[str]:
-    if not plan.result.secrets:
-        return []
-    ignore = text_files.read(directory / ".gitignore")
-    lines = []
-    if ignore.raw is None:
-        lines.append(_write(ignore, scaffold.NOT_FOR_GIT))
-    elif paths.SECRETS not in ignore.text.split():
-        lines.append(f"{ignore.path} does not list {paths.SECRETS}: add it to keep secrets out of git")
-    # No backup: lines are only added, and git might not ignore a second file with secrets.
-    text_files.write(plan.secrets, plan.secrets_text, mode=text_files.OWNER_ONLY, keep=False)
-    return [*lines, f"Wrote {plan.secrets.path} (readable only by you)"]
-
-
-def _write(before: text_files.TextFile, text: str) -> str:
-    backup = text_files.write(before, text)
-    return f"Wrote {before.path}" + (f" (backup: {backup.name})" if backup else "")
-
-
-def _to_json(plan: ImportPlan, diff: str, done: list[str]) -> JsonObject:
+def _to_json(imported: Imported) -> JsonObject:
+    result = imported.result
     return {
-        "file": str(plan.config.path),
-        "servers": list(plan.result.servers),
-        "secrets": list(plan.result.secrets),
-        "missing": plan.result.missing,
-        "notes": plan.result.notes,
-        "done": done,
-        "diff": diff,
+        "file": str(imported.file),
+        "servers": list(result.servers),
+        "secrets": list(result.secrets),
+        "missing": result.missing,
+        "notes": result.notes,
+        "done": imported.done,
+        "diff": imported.edit.difference,
     }
 
 
-def _render_text(plan: ImportPlan, diff: str, done: list[str], options: Namespace) -> str:
-    result = plan.result
-    lines = [diff, ""] if result.servers else []
+def _render_text(imported: Imported, options: Namespace) -> str:
+    result = imported.result
+    lines = [imported.edit.difference, ""] if result.servers else []
     lines += result.notes
-    if result.secrets:
+    if imported.edit.secrets_file is not None:
         moved = "Would move" if options.dry_run else "Moved"
         names = ", ".join(result.secrets)
-        lines.append(f"{moved} secrets to {plan.secrets.path}: {names} (--inline-secrets keeps them in onetool.yaml)")
+        place = imported.edit.secrets_file.before.path
+        lines.append(f"{moved} secrets to {place}: {names} (--inline-secrets keeps them in onetool.yaml)")
     missing = (f"{name} ({text})" if text else name for name, text in result.missing.items())
     lines += [f"Missing secret: onetool secret set {what}" for what in missing]
     names = ", ".join(result.servers)
@@ -277,4 +234,4 @@ def _render_text(plan: ImportPlan, diff: str, done: list[str], options: Namespac
     )
     if options.dry_run:
         ending = f"Would import {names}. Nothing was written (--dry-run)."
-    return "\n".join([*lines, *done, ending if names else "Nothing to import; no file was changed."])
+    return "\n".join([*lines, *imported.done, ending if names else "Nothing to import; no file was changed."])

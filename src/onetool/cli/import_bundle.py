@@ -21,18 +21,20 @@ from onetool.bundles.owner_marks import keep_disabled
 from onetool.bundles.secret_bindings import SecretUse
 from onetool.bundles.source import bundles_directory, open_store
 from onetool.bundles.update_plan import UpdateOptions
-from onetool.cli import settings_file
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import user_name
 from onetool.cli.options import choose_stream, find_command_directories, print_json
+from onetool.cli.settings_changes import SettingsCommand, describe_written
 from onetool.cli.signals import blocked_signals
 from onetool.cli.trust import require_trust
-from onetool.clients import text_files, yaml_edit
+from onetool.clients import text_files
 from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
 from onetool.core.registry import python_name
-from onetool.editing.edit_history import EditedItem
+from onetool.editing.planned_edit import ItemChange, PlannedEdit
+from onetool.editing.secret_changes import change_secret_uses
+from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories
@@ -40,8 +42,6 @@ from onetool.state.audit import open_audit_log
 from onetool.state.opening import open_state
 from onetool.util.invisible import escape_invisible
 from onetool.util.problem import Problem
-from onetool.util.redact import Redactor
-from onetool.util.secret_finder import find_secrets
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -111,13 +111,11 @@ def main(options: Namespace, path: Path, content: bytes) -> int:
     except BundleError as error:
         raise _add_hint(error, path) from None
     report.done += done
-    if options.write and report.hosts and not options.dry_run:
-        if report.loaded.settings.store:
-            _store_hosts(report, options)
-        else:
-            _write_hosts(report)
     if options.write and not options.dry_run:
-        _allow_secrets(report, options)
+        with SettingsCommand(options) as command:
+            if report.hosts:
+                _allow_hosts(report, command)
+            _allow_secrets(report, command)
     if options.json:
         print_json(_to_json(report))
     else:
@@ -182,7 +180,7 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
             hint=f"{command} --server {details.get('example', 'https://api.example.com')}",
         )
     if "suggestion" in details:
-        update = f", or store new versions: {command} --update" if "@" in error.message else ""
+        update = f", or store new versions: {command} --update" if details.get("needs") == "update" else ""
         hint = f"choose another name: {command} --name {details['suggestion']}{update}"
         return ToolError(error.message, hint=hint)
     if error.fields.get("code") == "bundle_disabled":
@@ -193,50 +191,28 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
 # --- the hosts -----------------------------------------------------------------------------------------------------
 
 
-def _write_hosts(report: Report) -> None:
-    with settings_file.open_locked(report.directories) as before:
-        source = str(before.path)
-        existing = yaml_edit.read_list(before.text, source, SECTION, KEY)
+def _allow_hosts(report: Report, command: SettingsCommand) -> None:
+    """Add the hosts to the settings of the directory of the bundle, or to those that replicas share."""
+    directory = report.directories.data
+
+    def plan(editor: SettingsEditor) -> PlannedEdit:
         # A project's list replaces the user's, whose hosts must stay allowed.
-        inherited = [] if existing else list(report.loaded.settings.http.allowed_hosts)
-        text = yaml_edit.add_items(before.text, source, SECTION, KEY, [*inherited, *report.hosts])
-        redact = Redactor(find_secrets(yaml_edit.parse_mapping(before.text, source)))
-        report.diff = text_files.diff(before, text, redact)
-        item = EditedItem(SECTION, KEY, existing or None, [*existing, *inherited, *report.hosts])
-        with settings_file.recording(
-            report.directories, "hosts.change", before, text, [item], names=report.hosts, difference=report.diff
-        ):
-            backup = settings_file.write(report.directories, before, text, keep=True)
-    kept = f" (backup: {backup.name})" if backup else ""
-    report.done.append(f"Wrote {before.path}{kept}")
+        allowed = editor.find_local(SECTION, KEY, directory).value or report.loaded.settings.http.allowed_hosts
+        hosts = list(dict.fromkeys([*allowed, *report.hosts]))
+        changes = [ItemChange(SECTION, KEY, hosts)]
+        return editor.plan("hosts.change", changes, directory=directory, is_local=True, names=report.hosts)
+
+    edit = command.make_edit(plan).planned
+    report.diff = edit.difference
+    if report.loaded.settings.store:
+        report.done.append("Changed the settings in the store")
+    else:
+        report.done.extend(map(describe_written, edit.files))
     report.is_written = True
 
 
-def _store_hosts(report: Report, options: Namespace) -> None:
-    """Allow the hosts in the settings that replicas share."""
-    from onetool.cli.settings_changes import SettingsCommand
-    from onetool.editing.planned_edit import ItemChange, PlannedEdit
-    from onetool.editing.settings_editor import SettingsEditor
-
-    with SettingsCommand(options) as command:
-
-        def plan(editor: SettingsEditor) -> PlannedEdit:
-            allowed = editor.find(SECTION, KEY).value or list(command.loaded.settings.http.allowed_hosts)
-            hosts = list(dict.fromkeys([*allowed, *report.hosts]))
-            return editor.plan("hosts.change", [ItemChange(SECTION, KEY, hosts)], names=report.hosts)
-
-        report.diff = command.make_edit(plan).planned.difference
-    report.done.append("Changed the settings in the store")
-    report.is_written = True
-
-
-def _allow_secrets(report: Report, options: Namespace) -> None:
+def _allow_secrets(report: Report, command: SettingsCommand) -> None:
     """Let the tools send secrets that have no value yet. Others may be meant for other servers."""
-    from onetool.cli.settings_changes import SettingsCommand
-    from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.secret_changes import change_secret_uses
-    from onetool.editing.settings_editor import SettingsEditor
-
     new = [use for use in report.secret_uses if use.name in report.secrets]
     if not new:
         return
@@ -244,8 +220,7 @@ def _allow_secrets(report: Report, options: Namespace) -> None:
     def plan(editor: SettingsEditor) -> PlannedEdit:
         return editor.plan("secrets.allow", change_secret_uses(editor, new, is_allowed=True), names=report.secrets)
 
-    with SettingsCommand(options) as command:
-        command.make_edit(plan)
+    command.make_edit(plan)
     report.secret_uses = [use for use in report.secret_uses if use not in new]
     report.done += [f"Allowed tools of {report.slug} to send {use.name} to {use.origin}" for use in new]
 

@@ -84,7 +84,7 @@ def write(before: TextFile, text: str, *, mode: int | None = None, keep: bool = 
                 raise ToolError(
                     f"{before.path} was changed by another program; nothing was written", hint="run the command again"
                 )
-            backup = _back_up(before) if keep else None
+            backup = back_up(before) if keep else None
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -113,7 +113,8 @@ def _create(path: Path, content: bytes, mode: int | None) -> None:
         raise
 
 
-def _back_up(before: TextFile) -> Path | None:
+def back_up(before: TextFile) -> Path | None:
+    """Write the content that a file had when it was read to a new file beside it, and return that; None without one."""
     if before.raw is None:
         return None
     for suffix in chain([".bak"], (f".bak.{number}" for number in count(1))):

@@ -44,15 +44,6 @@ def read_list(text: str, source: str, section: str, key: str) -> list[Any]:
     return found
 
 
-def add_keys(text: str, source: str, section: str | None, new: JsonMapping) -> str:
-    """Return the text with these keys under a section, or at the top without one."""
-    if not new:
-        return text
-    old = parse_mapping(text, source)
-    wanted = {**old, **new} if section is None else {**old, section: {**(old.get(section) or {}), **new}}
-    return update(text, source, wanted)
-
-
 def add_items(text: str, source: str, section: str, key: str, items: Iterable[Any]) -> str:
     """Return the text with these items at the end of a list, which is created if missing."""
     return set_value(text, source, (section, key), [*read_list(text, source, section, key), *items])

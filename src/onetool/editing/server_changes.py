@@ -75,14 +75,15 @@ class ServerChanges:
     def plan_pasted(self, text: str) -> PlannedServers:
         """Plan to add the servers of a client's configuration, as a person pastes it."""
         file = TextFile(Path("the pasted text"), text.encode("utf-8", "replace"), text)
-        return self.plan_import([read_servers(file, self._directories.working_dir)])
+        return _require_servers(self.plan_import([read_servers(file, self._directories.working_dir)]))
 
     def plan_new(self, name: str, settings: JsonMapping) -> PlannedServers:
         """Plan to add one server with these settings."""
         self._check_new(name)
         launch = {key: value for key, value in settings.items() if key in LAUNCH_KEYS}
         found = ClientServers(self._directories.config_path(self._directory), {name: launch})
-        return self.plan_import([found], {key: value for key, value in settings.items() if key not in LAUNCH_KEYS})
+        rest = {key: value for key, value in settings.items() if key not in LAUNCH_KEYS}
+        return _require_servers(self.plan_import([found], rest))
 
     def plan_import(
         self, found: list[ClientServers], rest: JsonMapping | None = None, *, inline_secrets: bool = False
@@ -96,14 +97,23 @@ class ServerChanges:
         result.servers = {name: {**entry, **(rest or {})} for name, entry in result.servers.items()}
         for name in result.servers if rest is not None else ():
             self._check_new(name)
-        if not result.servers:
-            raise ToolError("\n".join(["nothing to add", *result.notes]))
         changes = [ItemChange(SERVERS, name, entry) for name, entry in result.servers.items()]
         plan = self._editor.plan(
-            "servers.add", changes, secrets=result.secrets, directory=self._directory, names=result.servers
+            "servers.add",
+            changes,
+            secrets=result.secrets,
+            directory=self._directory,
+            is_local=True,
+            names=result.servers,
         )
         return PlannedServers(plan, result)
 
     def _check_new(self, name: str) -> None:
         if self._editor.find(SERVERS, name).value is not None:
             raise ToolError(f"a server named {name} exists", hint=f"remove it first: onetool servers remove {name}")
+
+
+def _require_servers(planned: PlannedServers) -> PlannedServers:
+    if not planned.result.servers:
+        raise ToolError("\n".join(["nothing to add", *planned.result.notes]))
+    return planned

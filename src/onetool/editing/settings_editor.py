@@ -13,6 +13,7 @@ from typing import Any
 
 from onetool import paths
 from onetool.clients import text_files, yaml_edit
+from onetool.clients.edits import value_at
 from onetool.clients.text_files import TextFile
 from onetool.config import scaffold
 from onetool.config.contents import TRUST_FILE, SettingsContents, stamp_files, stamp_paths
@@ -116,6 +117,12 @@ class SettingsEditor:
         is_users = section in USER_KEYS and self._directories.config_file is None
         return SettingsItem(section, name, self.get_config(self._directories.user if is_users else directory), None)
 
+    def find_local(self, section: str, name: str, directory: Path | None) -> SettingsItem:
+        """Return an entry of the file to which new entries are added."""
+        file = self.read_file(self.get_config(directory))
+        data = yaml_edit.parse_mapping(file.text, str(file.path))
+        return SettingsItem(section, name, file.path, value_at(data, (section, name)))
+
     def _hides_files(self, _file: TextFile, _data: JsonMapping, _section: str, _name: str) -> bool:
         """Return whether a document says that there is no such entry, whatever the next ones say."""
         return False
@@ -152,17 +159,20 @@ class SettingsEditor:
         *,
         secrets: Mapping[str, str | None] | None = None,
         directory: Path | None = None,
+        is_local: bool = False,
         names: Iterable[str] = (),
     ) -> PlannedEdit:
         """Return an edit that makes these changes. Raise ConfigError if the settings would be invalid.
 
-        `directory` is the settings directory of new entries and of secrets.
+        `directory` is the settings directory of new entries and of secrets. With `is_local`, entries that others define
+        are changed there, too.
         """
         check_sizes(changes, secrets or {})
         files: dict[Path, FileEdit] = {}
         items = []
         for change in changes:
-            item = self.find(change.section, change.name, directory)
+            find = self.find_local if is_local else self.find
+            item = find(change.section, change.name, directory)
             if change.value is not None and item.value is None:
                 check_name(change.section, change.name)
             target = self._choose_file(item)
