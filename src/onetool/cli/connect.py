@@ -96,6 +96,11 @@ def find_connected_clients(machine: Machine) -> list[Client]:
     ]
 
 
+def suggest_client(machine: Machine) -> str:
+    """Return the name of the first client that seems to be installed, or else of any."""
+    return next((client.name for client in find_installed_clients(machine)), next(iter(CLIENTS)))
+
+
 def find_installed_clients(machine: Machine) -> list[Client]:
     """Return the clients that seem to be installed, because their file or directory exists."""
 
@@ -112,7 +117,7 @@ def next_step(machine: Machine, question: str, client: str = "") -> str:
     """Return a message on how to try new tools. `client` is the assistant that they were imported from, if any."""
     if find_connected_clients(machine):
         return f'Restart your assistant, then ask it: "{question}"'
-    first = client or next((each.name for each in find_installed_clients(machine)), next(iter(CLIENTS)))
+    first = client or suggest_client(machine)
     return f'Connect your assistant: onetool connect {first} --write. Restart it, then ask it: "{question}"'
 
 

@@ -73,12 +73,12 @@ async def _serve(app: "OneTool", names: list[str]) -> int:
     from onetool.transports.mcp.mcp_server import serve_stdio
 
     await _expose(app, names)
-    _relax_collector()
+    relax_collector()
     await serve_stdio(app)
     return 0
 
 
-def _relax_collector() -> None:
+def relax_collector() -> None:
     """Run the garbage collector rarely and exclude long-lived objects, because full collections stall the server."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -117,14 +117,12 @@ async def _show_status(app: "OneTool") -> int:
 def _clients() -> tuple[str, str]:
     """Return the connected assistants and the next step, as text."""
     from onetool.cli import connect
-    from onetool.clients.catalog import CLIENTS
 
     machine = connect.current_machine()
     titles = [client.title for client in connect.find_connected_clients(machine)]
     if titles:
         return f"Connected: {', '.join(titles)}.", f'ask your assistant: "{connect.QUESTION}"'
-    first = next((client.name for client in connect.find_installed_clients(machine)), next(iter(CLIENTS)))
-    return "No assistant is connected.", f"onetool connect {first} --write"
+    return "No assistant is connected.", f"onetool connect {connect.suggest_client(machine)} --write"
 
 
 # --- HTTP ----------------------------------------------------------------------------------------------------------
@@ -141,7 +139,7 @@ def _serve_http(options: Namespace) -> int:
             print(f"onetool: invalid settings:\n{app.config_error}", file=sys.stderr)
         print_notices(app.problems)
         await _expose(app, options.expose)
-        _relax_collector()
+        relax_collector()
         await serve_http(app, host, port, lambda bind: _print_url(bind, as_json=options.json))
         return 0
 

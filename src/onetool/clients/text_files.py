@@ -15,6 +15,7 @@ from pathlib import Path
 from shlex import quote
 
 from onetool.errors import ConfigError, StorageError, ToolError
+from onetool.util import atomic
 from onetool.util.problem import Location
 from onetool.util.text import count_common
 
@@ -76,18 +77,13 @@ def write(before: TextFile, text: str, *, mode: int | None = None, keep: bool = 
         if target.exists() and not (target.stat().st_mode & 0o222 and os.access(target, os.W_OK)):
             raise ToolError(f"{target} is read-only", hint=f"make it writable: chmod u+w {quote(str(target))}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        # The name is random: in a container, a killed process and the next one have the same number.
-        temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
-        _create(temporary, text.encode("utf-8"), _mode_for(target) if mode is None else mode)
-        try:
+        with atomic.replacing(target) as temporary:
+            _create(temporary, text.encode("utf-8"), _mode_for(target) if mode is None else mode)
             if _read_bytes(before.path) != before.raw:
                 raise ToolError(
                     f"{before.path} was changed by another program; nothing was written", hint="run the command again"
                 )
             backup = back_up(before) if keep else None
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"cannot write {before.path}: {error.strerror or error}; nothing was changed") from None
     return backup

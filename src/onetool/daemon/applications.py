@@ -132,8 +132,6 @@ class Applications:
         try:
             await application.stack.enter_async_context(app)
             app.exposed = application.exposed
-            for token in app.settings.auth.tokens:
-                application.environment.get(token.token_env or "")
             application.is_shared = not needs_own_application(app.settings)
             await check_exposed(app)
             app.runs.continue_paused()
@@ -146,8 +144,7 @@ class Applications:
             if isinstance(error, ToolError):  # the client reports it
                 raise NotServed(str(error)) from None
             raise
-        finally:
-            application.environment.close()
+        application.environment.close(app.settings)
         application.is_open = True
         self.settings = app.settings
         for listener in self._listeners:

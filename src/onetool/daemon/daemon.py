@@ -6,7 +6,6 @@ A client is an assistant over stdio, a command, or a question about the daemon i
 import argparse
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import platform
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from onetool.app import OneTool
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
-from onetool.cli.serve import add_arguments
+from onetool.cli.serve import add_arguments, relax_collector
 from onetool.config.model import Daemon
 from onetool.daemon.applications import Applications
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
@@ -242,9 +241,7 @@ def main(path: str) -> int:
     listener.set_inheritable(False)
     listener.setblocking(False)
     listener.listen(BACKLOG)  # names this process as the peer of those who connect from now on
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
-    gc.enable()
+    relax_collector()
 
     async def serve() -> None:
         with forward_sdk_logging(CurrentLog(log)):

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 
+from onetool.config.model import Settings
 from onetool.extensions.environments import PASSED_VARIABLES
 
 PREFIXES = ("ONETOOL_", "OT_", "UV_")
@@ -34,8 +35,9 @@ class ClientEnvironment(Mapping[str, str]):
     def __len__(self) -> int:
         return sum(name in self._variables for name in self._names)
 
-    def close(self) -> None:
-        """Forget all variables that nothing has read."""
+    def close(self, settings: Settings) -> None:
+        """Forget all variables that nothing has read and no token needs."""
+        self._names.update(token.token_env for token in settings.auth.tokens if token.token_env)
         self._is_open = False
         self._variables = {name: value for name, value in self._variables.items() if name in self._names}
 

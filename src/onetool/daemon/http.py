@@ -52,9 +52,7 @@ class DaemonHttp:
         try:
             app = OneTool.from_files(environment=environment, working_dir=Path.home(), shared=self._shared)
             async with app:
-                for token in app.settings.auth.tokens:
-                    environment.get(token.token_env or "")
-                environment.close()
+                environment.close(app.settings)
                 server = self._bind(app)
                 await check_exposure(app, server.bind)
                 self._server = server
