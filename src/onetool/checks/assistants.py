@@ -4,10 +4,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from onetool.clients import json_edit, text_files, toml_edit
+from onetool.clients import text_files
 from onetool.clients.catalog import CLIENTS, Client, Machine
+from onetool.clients.client_servers import parse_settings
 from onetool.clients.edits import value_at
 from onetool.errors import ToolError
 from onetool.paths import Directories
@@ -31,18 +31,13 @@ def _check_file(client: Client, file: Path, machine: Machine) -> Iterator[Proble
     if not file.exists():
         return
     try:
-        entry = _read_entry(client, text_files.read(file))
+        entry = value_at(parse_settings(text_files.read(file)), client.path)
     except ToolError as error:
         location = error.fields.get("location") or Location(str(file))
         yield Problem(f"{client.title}: {error.message}", error.hint, location, level=WARNING)
         return
     if isinstance(entry, Mapping):
         yield _check_entry(client, file, entry, machine)
-
-
-def _read_entry(client: Client, file: text_files.TextFile) -> Any:
-    parse = toml_edit.parse if file.path.suffix == ".toml" else json_edit.parse
-    return value_at(parse(file.text, str(file.path)), client.path)
 
 
 def _check_entry(client: Client, file: Path, entry: JsonMapping, machine: Machine) -> Problem:

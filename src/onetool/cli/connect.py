@@ -17,6 +17,7 @@ from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
 from onetool.clients import json_edit, text_files, toml_edit
 from onetool.clients.catalog import CLIENTS, Client, Machine
+from onetool.clients.client_servers import parse_settings
 from onetool.clients.edits import apply_edits, line_number, value_at
 from onetool.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand, find_start_command
 from onetool.errors import ConfigError, ToolError
@@ -87,7 +88,7 @@ def find_connected_clients(machine: Machine) -> list[Client]:
 
     def has_entry(client: Client, file: Path) -> bool:
         try:
-            return value_at(_data(text_files.read(file)), client.path) is not None
+            return value_at(parse_settings(text_files.read(file)), client.path) is not None
         except ToolError:
             return False
 
@@ -130,7 +131,7 @@ def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: 
     directory, notes = _find_directory(client, machine, options.folder)
     entry = client.make_entry(start, directory)
     current = ("command", "args", "env") if options.folder is not None else ("command", "args")
-    data = _data(before)
+    data = parse_settings(before)
     _reject_remote(client, before, data)
     change = (before.text, str(before.path), client.path, entry, current)
     is_toml = before.path.suffix == ".toml"
@@ -171,11 +172,6 @@ def _find_directory(client: Client, machine: Machine, given: Path | None) -> tup
         f"{client.title} starts servers without a working directory; OneTool uses {machine.working_dir} (see --folder)."
     )
     return machine.working_dir, [note]
-
-
-def _data(before: text_files.TextFile) -> Any:
-    parse = toml_edit.parse if before.path.suffix == ".toml" else json_edit.parse
-    return parse(before.text, str(before.path))
 
 
 def _reject_remote(client: Client, before: text_files.TextFile, data: Any) -> None:

@@ -46,6 +46,12 @@ def read_servers(file: TextFile, directory: Path) -> ClientServers:
     return ClientServers(file.path, servers, _read_inputs(data), (*notes, *more), digest)
 
 
+def parse_settings(file: TextFile) -> Any:
+    """Return the data of a client's file. Its format follows from its name."""
+    parse = toml_edit.parse if file.path.suffix == ".toml" else json_edit.parse
+    return parse(file.text, str(file.path))
+
+
 def _parse(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
     without_comments = re.sub(r"\A(?:\s+|//[^\n]*|/\*.*?\*/)*", "", text, flags=re.DOTALL)
     if without_comments.startswith("{"):

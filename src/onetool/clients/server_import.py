@@ -22,6 +22,7 @@ from onetool.util.secret_finder import (
     split_scheme,
     unclear_options,
 )
+from onetool.util.validation_text import describe_problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
 PROJECT = "project"
@@ -211,5 +212,5 @@ def _validation_error(entry: JsonMapping) -> str | None:
         Server.model_validate({**entry, "url": "https://host"} if is_variable else entry)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg'].removeprefix('Value error, ')}"
+        return f"{'.'.join(map(str, first['loc'])) or 'it'}: {describe_problem(first)}"
     return None
