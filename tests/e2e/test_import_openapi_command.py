@@ -359,6 +359,19 @@ def test_a_trusted_project_stays_trusted_when_hosts_are_written(tmp_path: Path) 
     assert hosts == ["mine.example.com", "pets.example.com"]
 
 
+def test_hosts_for_all_directories_are_not_added_to_the_list_of_a_project(tmp_path: Path) -> None:
+    directory, user = tmp_path / "work", tmp_path / ".onetool"
+    configure(tmp_path, "http: {allowedHosts: [mine.example.com]}\n")
+    configure(directory, "http: {allowedHosts: [theirs.example.com]}\n")
+    write_document(directory, petstore())
+    trust(directory / ".onetool", user)
+    done = run_import(tmp_path, "petstore.yaml", "--user", "--write", directory=directory)
+    assert done.returncode == 0, done.stderr
+    assert read_file(user / "onetool.yaml").data["http"]["allowedHosts"] == ["mine.example.com", "pets.example.com"]
+    project = read_file(directory / ".onetool" / "onetool.yaml")
+    assert project.data["http"]["allowedHosts"] == ["theirs.example.com"]
+
+
 def test_an_import_in_a_directory_without_settings_creates_them(tmp_path: Path) -> None:
     directory, user = tmp_path / "work", tmp_path / ".onetool"
     directory.mkdir()
