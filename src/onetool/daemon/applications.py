@@ -23,7 +23,7 @@ LINGER_SECONDS = 1.0  # after its last client, because the next command may foll
 
 
 @dataclass(eq=False, slots=True)
-class Application:
+class ClientApplication:
     """An application and its clients."""
 
     directory: Path
@@ -65,7 +65,7 @@ class Applications:
     def __init__(self, make_app: Callable[..., OneTool]) -> None:
         self._make_app = make_app
         self._queue = FairQueue(lambda: BOUNDS)
-        self._open: list[Application] = []
+        self._open: list[ClientApplication] = []
         self._closing = BackgroundTasks()
         self._listeners: list[Callable[[OneTool], object]] = []
         self.settings: Settings | None = None  # of the last application that was opened
@@ -85,7 +85,7 @@ class Applications:
     @asynccontextmanager
     async def use(
         self, request: ClientRequest, config_file: Path | None = None, exposed: tuple[str, ...] = ()
-    ) -> AsyncIterator[Application]:
+    ) -> AsyncIterator[ClientApplication]:
         """Yield the application for a client, which is opened if needed and closed after its last client."""
         application = await self._find(request, config_file, exposed) or self._create(request, config_file, exposed)
         application.clients += 1
@@ -102,9 +102,9 @@ class Applications:
 
     async def _find(
         self, request: ClientRequest, config_file: Path | None, exposed: tuple[str, ...]
-    ) -> Application | None:
+    ) -> ClientApplication | None:
         """Return the application that the client can share. None was created since the last one was checked."""
-        checked: set[Application] = set()
+        checked: set[ClientApplication] = set()
         place = request.directory, config_file, exposed
         while unchecked := [each for each in self._open if each.place == place and each not in checked]:
             checked.add(application := unchecked[0])
@@ -113,21 +113,21 @@ class Applications:
                 return application
         return None
 
-    def _release(self, application: Application) -> None:
+    def _release(self, application: ClientApplication) -> None:
         application.clients -= 1
         if not application.clients and application in self._open:
             loop = asyncio.get_running_loop()
             application.closing = loop.call_later(LINGER_SECONDS, self._close_later, application)
 
-    def _create(self, request: ClientRequest, config_file: Path | None, exposed: tuple[str, ...]) -> Application:
+    def _create(self, request: ClientRequest, config_file: Path | None, exposed: tuple[str, ...]) -> ClientApplication:
         environment = ClientEnvironment(request.environment)
         app = self._make_app(config_file, environment=environment, working_dir=request.directory)
-        application = Application(request.directory, config_file, exposed, environment, app, AsyncExitStack())
+        application = ClientApplication(request.directory, config_file, exposed, environment, app, AsyncExitStack())
         self._open.append(application)
         application.opening = asyncio.ensure_future(self._start(application))
         return application
 
-    async def _start(self, application: Application) -> None:
+    async def _start(self, application: ClientApplication) -> None:
         app = application.app
         try:
             await application.stack.enter_async_context(app)
@@ -150,11 +150,11 @@ class Applications:
         for listener in self._listeners:
             listener(app)
 
-    def _close_later(self, application: Application) -> None:
+    def _close_later(self, application: ClientApplication) -> None:
         self._open.remove(application)
         self._closing.start(self._close(application))
 
-    async def _close(self, application: Application) -> None:
+    async def _close(self, application: ClientApplication) -> None:
         await asyncio.wait([application.opening])
         await application.stack.aclose()
 
