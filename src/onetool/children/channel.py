@@ -1,4 +1,4 @@
-"""The server side of the protocol of cells and workers: JSON-RPC 2.0 in both directions, one object per line.
+"""The server side of the protocol for cells and workers: JSON-RPC 2.0 in both directions, one object per line.
 
 Input is not trusted. The size of every message is checked before it is parsed (`onetool_child.messages`), and a message
 over a limit, or one that is not JSON-RPC, closes the channel. A child that sends much is read slowly (`Pace`). The

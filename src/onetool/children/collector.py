@@ -11,7 +11,7 @@ ID_LAST = re.compile(ID + rb"\s*(?:,\s*" + VERSION + rb"\s*)?\}\s*\Z")
 
 
 class Collector:
-    """Collect a message of at most `limit` bytes; of a larger one, keep both ends."""
+    """Collect a message up to `limit` bytes; keep only both ends if it is larger."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

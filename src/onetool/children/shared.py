@@ -87,7 +87,7 @@ class Users(Generic[User]):
         return bool({*self._users, *self._calls} - {user})
 
     def may_read_output(self, user: User) -> bool:
-        """Return whether the latest output of the child cannot be about calls of other users."""
+        """Return whether the child's latest output cannot be about other users' calls."""
         return not self._callers.keys() - {user}
 
     def find_output_owner(self) -> User | None:

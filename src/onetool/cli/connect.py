@@ -98,7 +98,7 @@ def find_connected_clients(machine: Machine) -> list[Client]:
 
 
 def suggest_client(machine: Machine) -> str:
-    """Return the name of the first client that seems to be installed, or else of any."""
+    """Return the name of the first client that seems to be installed, or any name."""
     return next((client.name for client in find_installed_clients(machine)), next(iter(CLIENTS)))
 
 

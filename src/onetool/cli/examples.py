@@ -1,4 +1,4 @@
-"""Runs the examples in the docstrings of tools, in the cell that runs the code of a model.
+"""Runs the examples in tool docstrings, in the same kind of cell as a model's code.
 
 An example after `>>>` is compared with the output below it, as by doctest; without output it only has to succeed. Other
 examples are Python statements that have to succeed. The examples of one docstring share their variables.

@@ -192,7 +192,7 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
 
 
 def _allow_hosts(report: Report, command: SettingsCommand) -> None:
-    """Add the hosts to the settings of the directory of the bundle, or to those that replicas share."""
+    """Add the hosts to the settings beside the bundle, or to those that replicas share."""
     directory = report.directories.data
 
     def plan(editor: SettingsEditor) -> PlannedEdit:

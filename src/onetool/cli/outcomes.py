@@ -1,4 +1,4 @@
-"""The outcomes of the examples and tests of a pack, as text and as JSON."""
+"""Outcomes of a pack's examples and tests, as text and as JSON."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class CheckOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """The problems of a pack, and the outcomes of its examples and tests."""
+    """A pack's problems, and the outcomes of its examples and tests."""
 
     problems: list[Problem] = field(default_factory=list)
     outcomes: list[CheckOutcome] = field(default_factory=list)

@@ -64,7 +64,7 @@ class SettingsCommand:
         self._stack.close()
 
     def open_editor(self) -> "SettingsEditor":
-        """Return an editor of the settings files, or of the settings in the store."""
+        """Return an editor for the settings files, or for the settings in the store."""
         files = self._files
         self._files = None
         return self._state.settings.open_editor(self.loaded.directories, os.environ, files)

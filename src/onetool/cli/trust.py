@@ -261,7 +261,7 @@ def _render(project: Path, review: Review) -> Iterator[str]:
 
 
 def _align(entries: Mapping[str, Lines]) -> Lines:
-    """Return the lines of all entries, with the name of each before its first line."""
+    """Return the lines of all entries, each with its name before the first line."""
     width = max(map(len, entries), default=0)
     aligned: Lines = []
     for name, lines in entries.items():

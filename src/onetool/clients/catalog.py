@@ -1,4 +1,4 @@
-"""The supported clients: the location of their files on each system and the format of an entry."""
+"""The supported clients: their file locations on each system and the entry format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ def replace_value(data: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def merge_entry(old: Any, new: JsonMapping, updated_keys: Sequence[str]) -> JsonObject:
-    """Return the update of an entry: all of `new`, or only the keys in `updated_keys` if the entry exists."""
+    """Return the updated entry: `new`, or only the keys in `updated_keys` if the entry exists."""
     if not isinstance(old, dict):
         return dict(new)
     update = {key: new[key] for key in updated_keys if key in new}

@@ -51,7 +51,7 @@ class ServerImport:
 
 
 def import_servers(files: Iterable[ClientServers], target: ImportTarget, *, inline_secrets: bool) -> ServerImport:
-    """Import the servers of all files; of two servers with the same name, the first one wins."""
+    """Import the servers from all files. If two have the same name, the first one wins."""
     importer = _Importer(target, inline_secrets)
     for found in files:
         importer.import_file(found)

@@ -28,7 +28,7 @@ class OneToolCommand:
 
 
 def find_start_command(interpreter: Path, direct_url: str | None, which: Which = shutil.which) -> OneToolCommand:
-    """Return the command. `interpreter` is the path of Python, `direct_url` the content of direct_url.json."""
+    """Return the command. `interpreter` is Python's path, `direct_url` what direct_url.json contains."""
     names = (interpreter.parent / PROGRAM, interpreter.parent / f"{PROGRAM}.exe")
     beside = next(filter(Path.is_file, names), None)
     if beside is not None and not is_in_uv_cache(beside):

@@ -1,4 +1,4 @@
-"""Changes values of a YAML text, and preserves comments, order and formatting of everything else.
+"""Changes values in a YAML text, and preserves all other comments, order and formatting.
 
 The result is parsed again: it must equal the old data with the change, or nothing is written.
 """

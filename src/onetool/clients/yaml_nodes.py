@@ -1,4 +1,4 @@
-"""Finds values of a YAML text by path, and computes the edits that change one of them.
+"""Finds values in a YAML text by path, and computes the edits that change one.
 
 Positions come from the parser. The nodes of PyYAML have no types, so they are `Any` here.
 """

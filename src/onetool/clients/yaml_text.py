@@ -22,7 +22,7 @@ def flow(value: Any) -> str:
 
 
 def render_lines(new: JsonMapping | list[Any], indent: str) -> list[str]:
-    """Return the members of a mapping or the items of a list in block style."""
+    """Return mapping members or list items in block style."""
     if not isinstance(new, Mapping):
         return [f"{indent}- {flow(item)}" for item in new]
     lines = []

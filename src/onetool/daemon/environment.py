@@ -14,7 +14,7 @@ _DIGEST_KEY = os.urandom(16)  # so that a digest says nothing about a secret
 
 
 class ClientEnvironment(Mapping[str, str]):
-    """Variables of a client: those of every worker, those of OneTool, and those that the settings name.
+    """Client environment variables: worker defaults, `ONETOOL_*`, and names used in settings.
 
     It records which other names are read until `close`, and forgets the rest then. Iterating never shows other names.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DaemonHttp:
-    """An HTTP server with an application of its own, for the settings and the home directory of the user."""
+    """An HTTP server with its own application, for the user's settings and home directory."""
 
     def __init__(self, applications: Applications, shared: SharedProcesses, log: Log) -> None:
         self._applications = applications

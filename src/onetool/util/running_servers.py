@@ -1,4 +1,4 @@
-"""A registry of the running servers of one home directory, and reload requests that reach all of them.
+"""A registry of the servers that run in one home directory, and reload requests to all.
 
 Each server holds a lock on a file of its own while it runs. The kernel releases the lock when the process ends, so an
 entry whose lock is free is stale, whatever its process ID says.

@@ -15,7 +15,7 @@ def includes_scope(scope: str, needed: str) -> bool:
 
 
 def identify_subject(issuer: str, subject: str) -> str:
-    """Return an id of a subject, the same for all of its JWTs. It begins with the id of the issuer."""
+    """Return a subject's id, the same for all its JWTs. It begins with the issuer's id."""
     return identify_issuer(issuer) + _digest(subject)[:TOKEN_ID_CHARS]
 
 
