@@ -81,6 +81,7 @@ def fill_history(file: Path) -> None:
         "calls": "1",
         "failed": "0",
         "actor": "'token old' || (i % 5)",
+        "token_id": "printf('%032x', i % 5)",
         "directory": "'/work/project'",
         "cost": "0",
     }

@@ -417,6 +417,10 @@ def test_the_call_that_failed_is_not_listed_as_made_before(app: App) -> None:
     assert app.failure("sample.give(1)\nsample.fail()").endswith("Calls already made: sample.give (ok)")
     caught = "try:\n    sample.fail()\nexcept ToolError:\n    raise ToolError('another')"
     assert app.failure(caught).endswith("Calls already made: sample.fail (execution_error)")
+    later = (
+        "try:\n    sample.fail()\nexcept ToolError:\n    sample.give(1)\n    raise"  # as if beside it in ot.parallel
+    )
+    assert app.failure(later).endswith("Calls already made: sample.give (ok)")
 
 
 @pytest.mark.parametrize(

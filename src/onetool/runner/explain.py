@@ -10,6 +10,7 @@ from itertools import chain
 
 from onetool.core.registry import MAX_LIST_CHARS, Registry, join_names, join_packs, nearest, python_name
 from onetool.errors import ToolError
+from onetool.runner.run_output import FailedToolCall
 from onetool.util.text import did_you_mean, quote
 from onetool_child.json_types import JsonMapping
 
@@ -69,14 +70,16 @@ def render_failure(
     snippets: Collection[str] = (),
     *,
     store_names: StoreNames = lambda _names: "ot.tools()",
-    call_error: str = "",
+    failed_call: FailedToolCall | None = None,
 ) -> str:
     """Return the message for an error raised by code. `snippet` is the snippet that was run, `snippets` are all.
 
-    `call_error` is the message of the last call, if it failed. If it is this error, the call is not listed again.
+    If this is the error of `failed_call`, that call is not listed again.
     """
-    is_of_call = call_error and call_error in str(error.get("message"))
-    made = _list_calls(calls[:-1] if is_of_call else calls)
+    listed = list(calls)
+    if failed_call is not None and failed_call.message and failed_call.message in str(error.get("message")):
+        del listed[failed_call.position]
+    made = _list_calls(listed)
     lines = [_headline(error), *_locate(error, snippet), *indent_trace(error.get("trace")), *made]
     if error.get("hint"):
         return "\n".join([*lines, truncate(f"Hint: {error['hint']}", MAX_MESSAGE_CHARS)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool.core.context import AskClient, Foreign, OnAsk, OnLog
 from onetool.runs.questions import Approver
@@ -31,13 +31,20 @@ class ClientChannel:
             self.listener(event, data)
 
 
+class FailedToolCall(NamedTuple):
+    """The call of a run that failed last."""
+
+    position: int  # in the list of calls
+    message: str
+
+
 @dataclass(slots=True)
 class RunOutput:
     """The calls, printed text, value and notices of a run so far."""
 
     channel: ClientChannel = field(default_factory=ClientChannel)
     calls: list[tuple[str, str]] = field(default_factory=list)
-    call_error: str = ""  # the message of the last call, if it failed
+    failed_call: FailedToolCall | None = None
     printed: list[str] = field(default_factory=list)
     printed_bytes: int = 0
     value: list[str] = field(default_factory=list)

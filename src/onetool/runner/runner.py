@@ -34,7 +34,7 @@ from onetool.errors import (
 from onetool.runner import explain, fence_processor, tool_loader
 from onetool.runner.answer import Answer, LiveOutput, Presenter, run_in_thread_if
 from onetool.runner.cells import CellSource, RunTimer
-from onetool.runner.run_output import RunOutput
+from onetool.runner.run_output import FailedToolCall, RunOutput
 from onetool.runs.gate import Gate
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
@@ -116,7 +116,7 @@ class Runner:
             render = partial(explain.render_failure, error.data, output.calls, registry, snippet, known)
             store_names = partial(self._presenter.store_names, context)
             # It may compare an unknown name with all others.
-            text = await run_in_thread(partial(render, store_names=store_names, call_error=output.call_error))
+            text = await run_in_thread(partial(render, store_names=store_names, failed_call=output.failed_call))
             kind = str(error.data.get("type"))
             sanitize = error.data.get("sanitize")
             data = error.data
@@ -332,7 +332,8 @@ class _Host:
         self._output.channel.emit("call", {"state": "began", "number": index, "name": name})
         result = await self._call_tool(name, args, kwargs, account)
         error = None if result.error is None else error_type(result.error)
-        self._output.call_error = "" if result.error is None else get_message(result.error)
+        if result.error is not None:
+            self._output.failed_call = FailedToolCall(index, get_message(result.error))
         calls[index] = (name, error or "ok")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         ended = {"state": "ended", "number": index, "name": name, "durationMs": milliseconds, "error": error}
