@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from onetool import paths
 from onetool.cli.connect import next_step
 from onetool.cli.options import add_destination, add_json, choose_stream, find_command_directories, print_json
-from onetool.cli.settings_changes import SettingsCommand, describe_written
+from onetool.cli.settings_changes import SettingsCommand
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.trust import require_file_trust, require_trust
 from onetool.clients import text_files
@@ -29,6 +29,7 @@ from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
 from onetool.editing.server_changes import ServerChanges, read_target
 from onetool.errors import ToolError
+from onetool.state.opening import open_state
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -107,9 +108,9 @@ def _import_servers(options: Namespace) -> int:
     if not options.dry_run and options.source not in CLIENTS:
         for file in found:
             require_file_trust(file, machine, directories.user, stream)
-    directory = None  # the settings that replicas share
-    if not examine(directories, os.environ).loaded.settings.store:
-        directory = directories.user if options.user else _target(directories)
+    with open_state(examine(directories, os.environ).loaded) as state:
+        directory = state.settings.choose_directory(directories.user if options.user else _target(directories))
+    if directory is not None:
         target = read_target(directories, directory, os.environ)
         expected = import_servers(found, target, inline_secrets=options.inline_secrets)
         if expected.servers and not options.dry_run and _needs_trust(directory, directories):
@@ -151,20 +152,20 @@ def _make_edit(options: Namespace, found: list[ClientServers], directory: Path |
         is_made = command.make_edit(plan).entry is not None
     imported = attempts[-1]
     if is_made and directory is not None:
-        imported.done.extend(_finish(imported.edit, directory))
+        imported.done.extend(_finish(command, imported.edit, directory))
         if directories.project is None and os.path.realpath(directory) != os.path.realpath(directories.user):
             imported.done.append(_trust_new(directory, directories.user))
     return imported
 
 
-def _finish(edit: "PlannedEdit", directory: Path) -> Iterator[str]:
+def _finish(command: SettingsCommand, edit: "PlannedEdit", directory: Path) -> Iterator[str]:
     """Keep a backup of the settings file, and yield what was done."""
     if edit.secrets_file is not None:
         ignore = text_files.read(directory / ".gitignore")
         if paths.SECRETS not in ignore.text.split():
             yield f"{ignore.path} does not list {paths.SECRETS}: add it to keep secrets out of git"
         yield f"Wrote {edit.secrets_file.before.path} (readable only by you)"
-    yield from map(describe_written, edit.files)
+    yield from command.finish_edit(edit)
 
 
 def _trust_new(directory: Path, user: Path) -> str:

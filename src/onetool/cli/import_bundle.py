@@ -24,7 +24,7 @@ from onetool.bundles.update_plan import UpdateOptions
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import user_name
 from onetool.cli.options import choose_stream, find_command_directories, print_json
-from onetool.cli.settings_changes import SettingsCommand, describe_written
+from onetool.cli.settings_changes import SettingsCommand
 from onetool.cli.signals import blocked_signals
 from onetool.cli.trust import require_trust
 from onetool.clients import text_files
@@ -204,10 +204,7 @@ def _allow_hosts(report: Report, command: SettingsCommand) -> None:
 
     edit = command.make_edit(plan).planned
     report.diff = edit.difference
-    if report.loaded.settings.store:
-        report.done.append("Changed the settings in the store")
-    else:
-        report.done.extend(map(describe_written, edit.files))
+    report.done.extend(command.finish_edit(edit))
     report.is_written = True
 
 

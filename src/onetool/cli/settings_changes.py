@@ -2,7 +2,7 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,14 +13,13 @@ from onetool.cli.identity import user_name
 from onetool.cli.options import add_json, find_command_directories, print_json
 from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import print_notices
-from onetool.clients import text_files
 from onetool.util.invisible import escape_invisible
 
 if TYPE_CHECKING:
     from onetool.clients.server_import import ServerImport
     from onetool.config.load import Loaded
     from onetool.editing.attempts import MadeEdit, Plan
-    from onetool.editing.planned_edit import FileEdit
+    from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
 
 
@@ -29,12 +28,6 @@ def add_edit_options(parser: ArgumentParser, *, chooses_file: bool = False) -> N
         parser.add_argument("--user", action="store_true", help="write to ~/.onetool, for all directories")
     parser.add_argument("--dry-run", action="store_true", help="show the change without writing it")
     add_json(parser)
-
-
-def describe_written(edit: "FileEdit") -> str:
-    """Return a message about a file that was written, and keep a backup beside it."""
-    backup = text_files.back_up(edit.before)
-    return f"Wrote {edit.before.path}" + (f" (backup: {backup.name})" if backup else "")
 
 
 class SettingsCommand:
@@ -103,6 +96,10 @@ class SettingsCommand:
             return await make_edit(
                 self.open_editor, plan, audit, actor=user_name(), transport="cli", is_dry_run=is_dry_run
             )
+
+    def finish_edit(self, edit: "PlannedEdit") -> Iterable[str]:
+        """Keep backups of the settings files that an edit changed, and return messages about them."""
+        return self._state.settings.finish_edit(edit)
 
     def describe_servers(self, result: "ServerImport") -> list[str]:
         """Return notes about servers that were added."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from onetool.config.model import Output
     from onetool.core.bus.budget import BudgetGuard, Limits
     from onetool.editing.edit_history import EditHistory
+    from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
     from onetool.state.token_file import TokenFile
 
@@ -102,6 +103,17 @@ class SettingsFiles:
         from onetool.editing.settings_editor import SettingsEditor
 
         return SettingsEditor(directories, env, files)
+
+    def choose_directory(self, directory: Path) -> Path:
+        return directory
+
+    def finish_edit(self, edit: "PlannedEdit") -> Iterator[str]:
+        from onetool.clients import text_files
+
+        for file in edit.files:
+            backup = text_files.back_up(file.before)
+            note = f" (backup: {backup.name})" if backup else ""
+            yield f"Wrote {file.before.path}{note}"
 
 
 class NoJobs:

@@ -5,6 +5,7 @@ replica start a program.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import StorageError, ToolError
@@ -19,6 +20,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from onetool.config.contents import SettingsContents
     from onetool.editing.edit_history import EditHistory
+    from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.stored_editor import StoredSettingsEditor
     from onetool.paths import Directories
 
@@ -54,6 +56,12 @@ class SettingsRows:
         from onetool.editing.stored_editor import StoredSettingsEditor
 
         return StoredSettingsEditor(directories, env, self, files)
+
+    def choose_directory(self, _directory: Path) -> None:
+        """Return nothing: the entries are stored in the database."""
+
+    def finish_edit(self, _edit: "PlannedEdit") -> list[str]:
+        return ["Changed the settings in the store"]
 
     def version(self) -> object:
         return self._changes.number(KIND), self._written

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.config.model import Agent, Output, Token
     from onetool.core.bus.budget import BudgetGuard, Limits
     from onetool.editing.edit_history import EditHistory
+    from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
     from onetool.errors import ToolError
     from onetool.paths import Directories
@@ -197,6 +198,14 @@ class SettingsStorage(Protocol):
         self, directories: "Directories", env: Mapping[str, str], files: "SettingsContents | None" = None
     ) -> "SettingsEditor":
         """Return an editor; `files` are the settings files as they were read for it."""
+        ...
+
+    def choose_directory(self, directory: "Path", /) -> "Path | None":
+        """Return the directory whose files change if entries are added in this one; None if no files change."""
+        ...
+
+    def finish_edit(self, edit: "PlannedEdit", /) -> "Iterable[str]":
+        """Keep backups of the settings files that an edit changed, and return messages for people."""
         ...
 
 
