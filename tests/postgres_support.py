@@ -22,6 +22,10 @@ import pytest
 from tests.cells_support import IS_ROOT, skip_or_fail
 from tests.openapi_support import free_port
 
+from onetool.state.postgres_database import Database
+from onetool.state.settings_rows import SettingsRows
+from onetool.state.storage import State
+
 SUPERUSER = "postgres"
 START_SECONDS = 60.0
 DEBIAN_DIRECTORIES = "/usr/lib/postgresql"
@@ -41,6 +45,19 @@ def find_postgres(program: str) -> str:
     versions = sorted(Path(DEBIAN_DIRECTORIES).glob("*/bin"), key=lambda path: -int(path.parent.name))
     found = shutil.which(program, path=os.pathsep.join([*map(str, versions), os.environ.get("PATH", "")]))
     return found or skip_or_fail(f"{program} of PostgreSQL is not installed")
+
+
+def get_database(state: State) -> Database:
+    """Return the database of a state that replicas share."""
+    (database,) = state.databases
+    assert isinstance(database, Database)
+    return database
+
+
+def get_settings(state: State) -> SettingsRows:
+    """Return the settings in the database, to write them without any check."""
+    assert isinstance(state.settings, SettingsRows)
+    return state.settings
 
 
 def _server_user() -> dict[str, Any]:

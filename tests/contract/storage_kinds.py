@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from unittest.mock import patch
 
 import yaml
+from tests.postgres_support import get_database
 
 from onetool.bundles import BundleStore
 from onetool.cli.main import command
@@ -35,12 +36,12 @@ from onetool.results import ResultStore
 from onetool.results.blobs import Media, open_media
 from onetool.results.store import StoredResults
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.state import opening
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
 from onetool.state.notices import NoticeFiles
-from onetool.state.postgres_state import PostgresState
-from onetool.state.replica_kinds import StoredTokenSet
+from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
@@ -49,6 +50,7 @@ from onetool.state.storage import (
     CredentialKey,
     CredentialStorage,
     NoticeStorage,
+    State,
 )
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder
@@ -458,9 +460,9 @@ def notice_files(directory: Path) -> AppendOnlyLog:
 
 
 DOCUMENTS: dict[str, Callable[[DocumentFile], Any]] = {
-    "switches": lambda file: DisabledTools(file, file),
+    "switches": DisabledTools,
     "pins": lambda file: Documents(file, "pins"),
-    "saved snippets": lambda file: SavedSnippets(file, file),
+    "saved snippets": SavedSnippets,
     "token usage": lambda file: Documents(file, MODEL_USAGE),
     "tool lists": ToolLists,
 }
@@ -486,23 +488,25 @@ FILES: dict[str, Callable[[Any], Any]] = {
 # PostgreSQL: the file `database` in the directory has the URL.
 
 
-def open_postgres(directory: Path) -> PostgresState:
+def open_postgres(directory: Path) -> State:
     url = (directory / "database").read_text()
-    return PostgresState(url, POSTGRES_KEY, directory / f"cache-{os.getpid()}", scope="/work")
+    return opening.open_postgres(url, POSTGRES_KEY, directory / f"cache-{os.getpid()}", scope="/work")
 
 
-def audit_rows(state: PostgresState) -> AppendOnlyLog:
+def audit_rows(state: State) -> AppendOnlyLog:
     rows = "SELECT record FROM audit ORDER BY id"
     log = state.audit(Path("/"), str)
-    return AppendOnlyLog(log, lambda: (json.loads(record) for (record,) in state.database.select(rows)))
+    database = get_database(state)
+    return AppendOnlyLog(log, lambda: (json.loads(record) for (record,) in database.select(rows)))
 
 
-def notice_rows(state: PostgresState) -> AppendOnlyLog:
+def notice_rows(state: State) -> AppendOnlyLog:
     notices = state.notices(1 << 20)
+    assert isinstance(notices, NoticeRows)
     return AppendOnlyLog(notices, lambda: yaml.safe_load_all(notices.read("notes.yaml")))
 
 
-POSTGRES: dict[str, Callable[[PostgresState], Any]] = {
+POSTGRES: dict[str, Callable[[State], Any]] = {
     "results": lambda state: state.results(Output()),
     "media": lambda state: state.media(Output()),
     "sessions": lambda state: state.sessions,

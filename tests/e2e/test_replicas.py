@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
-from tests.postgres_support import PostgresServer
+from tests.postgres_support import PostgresServer, get_settings
 from tests.proxy_support import hostile_server
 from tests.replicas_support import (
     KEY,
@@ -26,7 +26,7 @@ from tests.replicas_support import (
 from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
 
-from onetool.state.postgres_state import PostgresState
+from onetool.state.opening import open_postgres
 from onetool.state.storage import StoredSettings
 
 EFFECTIVE_SECONDS = 2.0
@@ -325,11 +325,11 @@ def test_a_replica_killed_while_it_edits_leaves_whole_changes(
 def test_invalid_settings_in_the_store_are_a_problem_and_stop_no_replica(
     replicas: list[Replica], tmp_path: Path
 ) -> None:
-    state = PostgresState(replicas[0].variables["ONETOOL_STORE"], KEY, tmp_path)
+    state = open_postgres(replicas[0].variables["ONETOOL_STORE"], KEY, tmp_path)
     valid = state.settings.refresh()
 
     def write(stored: StoredSettings) -> None:
-        state.settings.update(lambda _current, history: (stored, history))
+        get_settings(state).update(lambda _current, history: (stored, history))
 
     def has_problem(replica: Replica) -> bool:
         problems = "\n".join(replica.rest.get("/api/health")["problems"])

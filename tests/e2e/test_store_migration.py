@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.postgres_support import get_database
 from tests.replicas_support import KEY, run_store_cli, start_replica
 from tests.rest_support import Rest, http_draft, make_client, serve_process
 from tests.support import configure
@@ -23,13 +24,15 @@ from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
 from onetool.state.notices import NoticeFiles
-from onetool.state.postgres_state import PostgresState
+from onetool.state.opening import open_postgres
+from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
     CredentialKey,
     CredentialStorage,
+    State,
 )
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
@@ -118,7 +121,7 @@ def open_files(data: Path) -> Iterator[Stores]:
         )
 
 
-def open_rows(state: PostgresState) -> Stores:
+def open_rows(state: State) -> Stores:
     return Stores(
         runs=state.runs,
         sessions=state.sessions,
@@ -131,7 +134,7 @@ def open_rows(state: PostgresState) -> Stores:
         token_usage=state.token_usage,
         shapes=state.shapes,
         statistics=state.recorder.database,
-        notices=state.notices(1 << 20).read("notes.yaml"),
+        notices=NoticeRows(get_database(state)).read("notes.yaml"),
     )
 
 
@@ -197,10 +200,10 @@ def test_state_is_copied_to_postgresql(tmp_path: Path, postgres_url: str) -> Non
         }
     with open_files(data) as files:  # the source is left as it was
         check(files, names)
-    with closing(PostgresState(postgres_url, KEY, tmp_path / "cache", scope=str(work))) as state:
+    with closing(open_postgres(postgres_url, KEY, tmp_path / "cache", scope=str(work))) as state:
         check(open_rows(state), names)
-        assert [record for (record,) in state.database.select("SELECT record FROM audit ORDER BY id")] == audited
-        assert state.tokens.names() == ["laptop"]
+        assert [record for (record,) in get_database(state).select("SELECT record FROM audit ORDER BY id")] == audited
+        assert StoredTokenSet(get_database(state)).names() == ["laptop"]
         state.runs.close()
     with start_replica(homes[1], work, postgres_url) as replica:
         assert replica.rest.get("/api/stats", tool="p.t")["totalCalls"] == 5

@@ -151,7 +151,7 @@ def read_result(home: Path) -> str:
 
 def write_switches(home: Path) -> Path:
     with closing(DocumentFile(home / ".onetool")) as file:
-        DisabledTools(file, file).set("machine.now", on=False)
+        DisabledTools(file).set("machine.now", on=False)
     return file.file
 
 

@@ -24,7 +24,7 @@ from onetool.errors import AuditUnavailable, SandboxDenied
 from onetool.logging import Log
 from onetool.state.audit import MAX_ARGUMENT_CHARS, AuditLog
 from onetool.state.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
-from onetool.state.file_state import AuditFile
+from onetool.state.file_kinds import AuditFile
 from onetool.util.redact import REDACTED, Redactor
 
 CANARY = "c4n4ry\\with'quotes\"and-ünïcode"

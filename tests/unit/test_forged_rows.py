@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 from tests.bundles_support import bundle_body, list_slugs, new_bundle, open_store, tool_body
-from tests.postgres_support import PostgresServer
+from tests.postgres_support import PostgresServer, get_database, get_settings
 from tests.support import eventually
 
 from onetool.bundles import BundleStore
 from onetool.config.model import Token
 from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
 from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database
-from onetool.state.postgres_state import PostgresState
 from onetool.state.roles import render_grants
 from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant
-from onetool.state.storage import StoredSettings
+from onetool.state.storage import State, StoredSettings
 
 KEY = "11" * 32
-Open = Callable[[], PostgresState]
+Open = Callable[[], State]
 OpenBundles = Callable[[], BundleStore]
 FORGE = """
 UPDATE documents SET content = (SELECT content FROM documents WHERE kind = 'bundles' AND name LIKE ?), version = ?
@@ -35,10 +35,10 @@ SEALED = "SELECT content FROM documents WHERE kind = ? AND name LIKE ?"
 @pytest.fixture
 def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Open]:
     """Yield a function that opens the state as one more replica does."""
-    opened: list[PostgresState] = []
+    opened: list[State] = []
 
-    def open_replica() -> PostgresState:
-        state = PostgresState(postgres_url, KEY, tmp_path / f"cache-{len(opened)}")
+    def open_replica() -> State:
+        state = open_postgres(postgres_url, KEY, tmp_path / f"cache-{len(opened)}")
         opened.append(state)
         return state
 
@@ -65,13 +65,13 @@ def open_bundles(open_state: Open, tmp_path: Path) -> Iterator[OpenBundles]:
         store.close()
 
 
-def announce(state: PostgresState, kind: str) -> int:
+def announce(state: State, kind: str) -> int:
     """Count a change, as anybody who can write the database can do."""
-    with state.database.transaction() as transaction:
+    with get_database(state).transaction() as transaction:
         return transaction.announce(kind)
 
 
-def is_everything_off(state: PostgresState) -> bool:
+def is_everything_off(state: State) -> bool:
     return state.disabled_tools.off() == {EVERYTHING}
 
 
@@ -82,7 +82,7 @@ def own_slugs(store: BundleStore) -> list[str]:
 def test_forged_tools_are_not_loaded_and_reported_until_they_are_stored_again(
     open_state: Open, open_bundles: OpenBundles
 ) -> None:
-    database, follower = open_state().database, open_bundles()
+    database, follower = get_database(open_state()), open_bundles()
     bundle = new_bundle(follower, "rain")
     for slug in ("kept", "copied", "replayed", "removed"):
         follower.put_tool(bundle, slug, "1", tool_body())
@@ -125,7 +125,7 @@ def test_a_forged_bundle_is_not_used_and_can_be_stored_again(open_state: Open, o
     store = open_bundles()
     bundle = new_bundle(store, "rain", isEnabled=False)
     generation = announce(open_state(), "bundles")
-    open_state().database.execute(
+    get_database(open_state()).execute(
         "UPDATE documents SET content = 'forged', version = ? WHERE name LIKE '%/bundle.json'", (generation,)
     )
     assert store.bundle_by_slug("rain") is None
@@ -144,7 +144,7 @@ def test_built_in_bundles_are_disabled_if_it_is_unknown_which_were(
     (built_in,) = store.list_bundles().items
     store.set_tool_enabled(built_in.id, "first", "1", False)
     assert list_slugs(open_bundles()) == ["second"]
-    open_state().database.execute(f"{attack} WHERE kind = 'bundles' AND name = 'builtins.json'")
+    get_database(open_state()).execute(f"{attack} WHERE kind = 'bundles' AND name = 'builtins.json'")
     replica = open_bundles()
     assert list_slugs(replica) == []
     assert any("builtins.json" in problem.message and "ONETOOL_KEY" in problem.message for problem in replica.problems)
@@ -164,7 +164,7 @@ def test_without_an_authentic_list_all_tools_are_disabled(attack: str, open_stat
     assert follower.wait(5)
     writer.disabled_tools.set("a.b", on=False)
     assert eventually(lambda: follower.disabled_tools.off() == {"a.b"})
-    writer.database.execute(attack)
+    get_database(writer).execute(attack)
     announce(writer, "disabled")
     for state in (follower, open_state()):
         assert eventually(partial(is_everything_off, state))
@@ -178,7 +178,7 @@ def test_without_an_authentic_list_all_tools_are_disabled(attack: str, open_stat
 
 def test_an_ended_session_does_not_return(open_state: Open) -> None:
     state = open_state()
-    database = state.database
+    database = get_database(state)
     (until, expired) = database.now() + 60, database.now() - 10_000
     for identifier, end in (("old", expired), ("first", until), ("second", until)):
         state.ended_sessions.end(identifier, end)
@@ -201,7 +201,7 @@ def test_an_ended_session_does_not_return(open_state: Open) -> None:
 def test_deleted_settings_are_missed(open_state: Open) -> None:
     state = open_state()
     assert not state.settings.refresh().problem
-    state.database.execute("DELETE FROM documents WHERE kind = 'settings'")
+    get_database(state).execute("DELETE FROM documents WHERE kind = 'settings'")
     assert "was deleted" in open_state().settings.refresh().problem
 
 
@@ -211,7 +211,7 @@ def test_deleted_settings_are_missed(open_state: Open) -> None:
 class RollBack:
     """Somebody with the role of the replicas, but without the key, who keeps rows and puts them back."""
 
-    def __init__(self, server: PostgresServer, url: str, owner: PostgresState) -> None:
+    def __init__(self, server: PostgresServer, url: str, owner: State) -> None:
         database = url.rpartition("/")[2]
         replica, worker = f"replica_{database}", f"worker_{database}"
         server.execute(f"CREATE ROLE {replica} LOGIN", f"CREATE ROLE {worker} LOGIN")
@@ -265,8 +265,8 @@ def test_disabled_tools_settings_and_ended_sessions_do_not_return(open_state: Op
     kinds = ("disabled", "settings", "ended session")
     rows = {kind: roll_back.keep("documents", f"kind = '{kind}'") for kind in kinds}
     state.disabled_tools.set("a.b", on=False)
-    state.settings.update(lambda _before, _history: (StoredSettings("agents: {}"), "[]"))
-    state.ended_sessions.end("session", state.database.now() + 60)
+    get_settings(state).update(lambda _before, _history: (StoredSettings("agents: {}"), "[]"))
+    state.ended_sessions.end("session", get_database(state).now() + 60)
     for kind, row in rows.items():
         where = f"kind = '{kind}'" + (" AND name = 'current'" if kind == "settings" else "")
         roll_back.put_back("documents", where, row)

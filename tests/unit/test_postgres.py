@@ -8,31 +8,34 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.postgres_support import PostgresServer
+from tests.postgres_support import PostgresServer, get_database
 from tests.support import eventually
 
 from onetool.config.model import Output, Token
 from onetool.errors import CallRejected, StorageError, ToolError
 from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.audit_rows import AuditRows
+from onetool.state.counters import CounterTables
 from onetool.state.leases import Leases
 from onetool.state.migrations import migrate, read_version
+from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database
-from onetool.state.postgres_state import PostgresState
+from onetool.state.replica_kinds import NoticeRows
 from onetool.state.roles import render_grants
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.state.schema import MIGRATIONS, VERSION, Migration
-from onetool.state.storage import CredentialKey
+from onetool.state.storage import CredentialKey, State
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 
 
 @pytest.fixture
-def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Callable[..., PostgresState]]:
+def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Callable[..., State]]:
     """Yield a function that opens the state as one more replica does."""
-    opened: list[PostgresState] = []
+    opened: list[State] = []
 
-    def open_replica(key: str = KEY, url: str = postgres_url) -> PostgresState:
-        state = PostgresState(url, key, tmp_path / f"cache-{len(opened)}")
+    def open_replica(key: str = KEY, url: str = postgres_url) -> State:
+        state = open_postgres(url, key, tmp_path / f"cache-{len(opened)}")
         opened.append(state)
         return state
 
@@ -88,7 +91,7 @@ def test_a_failed_migration_changes_nothing(postgres_url: str) -> None:
 
 
 def test_each_role_can_do_what_it_needs_and_nothing_else(
-    postgres_server: PostgresServer, open_state: Callable[..., PostgresState], postgres_url: str
+    postgres_server: PostgresServer, open_state: Callable[..., State], postgres_url: str
 ) -> None:
     name, suffix = postgres_url.rpartition("/")[2], str(time.time_ns())
     replica, worker = f"replica_{suffix}", f"worker_{suffix}"
@@ -105,9 +108,9 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
     state.recorder.flush()
     state.audit(Path(), str).write("call.started")
     with pytest.raises(StorageError, match="permission denied"):
-        state.database.execute("DELETE FROM audit")
+        get_database(state).execute("DELETE FROM audit")
     with pytest.raises(StorageError, match="permission denied"):
-        state.database.execute("CREATE TABLE onetool.more (id integer)")
+        get_database(state).execute("CREATE TABLE onetool.more (id integer)")
     with Database(postgres_server.url(name, worker), KEY) as of_worker:
         assert of_worker.select("SELECT count(*) FROM chunks") == [(0,)]  # none of its own
         of_worker.execute("INSERT INTO chunks (handle, part, number, data) VALUES ('h', 'txt', 0, 'x')")
@@ -122,28 +125,28 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
     assert state.results(Output()).load(handle) == "of the replica"
 
 
-def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Callable[..., PostgresState]) -> None:
+def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Callable[..., State]) -> None:
     state = open_state(KEY)
     for name in ("raised", "copied", "kept"):
         assert state.tokens.create(Token(name=name, hash=f"hash of {name}")) == ()
     assert [token.hash for token in state.tokens.apply([])] == ["hash of copied", "hash of kept", "hash of raised"]
     raised, kept = "version = version + 1 WHERE name = 'raised'", "SELECT content FROM documents WHERE name = 'kept'"
-    state.database.execute(f"UPDATE documents SET content = content || 'x'::bytea, {raised}")
-    state.database.execute(f"UPDATE documents SET content = ({kept}), version = version + 1 WHERE name = 'copied'")
-    state.database.execute("INSERT INTO documents VALUES ('tokens', 'forged', 1, 'forged')")
+    get_database(state).execute(f"UPDATE documents SET content = content || 'x'::bytea, {raised}")
+    get_database(state).execute(f"UPDATE documents SET content = ({kept}), version = version + 1 WHERE name = 'copied'")
+    get_database(state).execute("INSERT INTO documents VALUES ('tokens', 'forged', 1, 'forged')")
     forged = Token(name="forged", hash="hash of the settings")
     assert [token.name for token in state.tokens.apply([forged])] == ["kept"]
     assert [token.name for token in open_state(f"{OTHER_KEY},{KEY}").tokens.apply([])] == ["kept"]
 
 
 def test_snippets_and_pins_that_were_written_without_the_key_are_rejected(
-    open_state: Callable[..., PostgresState],
+    open_state: Callable[..., State],
 ) -> None:
     state = open_state(KEY)
     state.snippets.put(SavedSnippet("default", "hello", "", "'secret code'"))
     state.pins.update("gh", lambda _: {"read": {"hash": "1"}})
     state.pins.update("other", lambda _: {"write": {"hash": "2"}})
-    database = state.database
+    database = get_database(state)
     assert b"secret" not in b"".join(row[0] for row in database.select("SELECT content FROM documents"))
     database.execute(
         "UPDATE documents SET content = (SELECT content FROM documents WHERE name = 'other'), version = version + 1 "
@@ -157,7 +160,7 @@ def test_snippets_and_pins_that_were_written_without_the_key_are_rejected(
     assert replica.pins.get("other") == {"write": {"hash": "2"}}
 
 
-def test_a_key_is_replaced_without_losing_what_it_sealed(open_state: Callable[..., PostgresState]) -> None:
+def test_a_key_is_replaced_without_losing_what_it_sealed(open_state: Callable[..., State]) -> None:
     open_state(KEY).runs.put_run(DurableRunRecord("r_1", "default", "secret code"))
     with pytest.raises(StorageError, match="ONETOOL_KEY"):
         open_state(OTHER_KEY).runs.get_run("r_1")
@@ -174,12 +177,12 @@ def test_a_key_is_replaced_without_losing_what_it_sealed(open_state: Callable[..
     for key in ("", "abc", "zz" * 32):
         with pytest.raises(ToolError, match="ONETOOL_KEY"):
             open_state(key).runs.list_runs()
-    rows = after.database.select("SELECT sealed FROM runs")
+    rows = get_database(after).select("SELECT sealed FROM runs")
     assert b"secret" not in rows[0][0]
 
 
 def test_a_replica_that_lost_its_lease_sends_no_more_calls(
-    open_state: Callable[..., PostgresState], monkeypatch: pytest.MonkeyPatch
+    open_state: Callable[..., State], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = open_state(), open_state()
     sent = DurableCall(1, "t", "{}", "key", 0, CallState.SENT)
@@ -203,12 +206,12 @@ def test_a_replica_that_lost_its_lease_sends_no_more_calls(
     assert not first.runs.claim("r_1", first.runs.owner)
 
 
-def test_one_of_many_replicas_claims_a_run(open_state: Callable[..., PostgresState]) -> None:
+def test_one_of_many_replicas_claims_a_run(open_state: Callable[..., State]) -> None:
     replicas = [open_state() for _ in range(4)]
     replicas[0].runs.put_run(DurableRunRecord("r_1", "default", "1", owner="gone"))
     together = threading.Barrier(len(replicas))
 
-    def claim(state: PostgresState) -> bool:
+    def claim(state: State) -> bool:
         together.wait()
         return state.runs.claim("r_1", state.runs.owner)
 
@@ -216,27 +219,27 @@ def test_one_of_many_replicas_claims_a_run(open_state: Callable[..., PostgresSta
         assert sum(pool.map(claim, replicas)) == 1
 
 
-def test_rate_limits_and_budgets_are_exact_across_replicas(open_state: Callable[..., PostgresState]) -> None:
-    replicas = [open_state() for _ in range(3)]
+def test_rate_limits_and_budgets_are_exact_across_replicas(open_state: Callable[..., State]) -> None:
+    replicas = [CounterTables(get_database(open_state())) for _ in range(3)]
 
     def take(number: int) -> bool:
-        return replicas[number % 3].counters.take("tool", 10, 60) == 0
+        return replicas[number % 3].take("tool", 10, 60) == 0
 
     def reserve(number: int) -> bool:
-        return replicas[number % 3].counters.reserve("calls", 1, 10)[0]
+        return replicas[number % 3].reserve("calls", 1, 10)[0]
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(take, range(24))) == 10
         assert sum(pool.map(reserve, range(24))) == 10
-    assert 0 < replicas[0].counters.take("tool", 10, 60) <= 60
-    replicas[1].counters.settle("calls", -1)
-    assert replicas[2].counters.reserve("calls", 1, 10) == (True, 10)
-    assert replicas[0].counters.reserve("calls", 1, 10) == (False, 10)
-    assert replicas[0].counters.take("other", 0, 60) == 60
+    assert 0 < replicas[0].take("tool", 10, 60) <= 60
+    replicas[1].settle("calls", -1)
+    assert replicas[2].reserve("calls", 1, 10) == (True, 10)
+    assert replicas[0].reserve("calls", 1, 10) == (False, 10)
+    assert replicas[0].take("other", 0, 60) == 60
 
 
 def test_credentials_are_encrypted_and_changed_by_one_replica_at_a_time(
-    open_state: Callable[..., PostgresState],
+    open_state: Callable[..., State],
 ) -> None:
     replicas = [open_state() for _ in range(4)]
     key = CredentialKey("https://issuer", "https://resource", "account")
@@ -249,7 +252,9 @@ def test_credentials_are_encrypted_and_changed_by_one_replica_at_a_time(
     credentials = replicas[0].credentials
     assert credentials.get(key) == "secret" + "+" * 16
     assert credentials.list_keys() == [key]
-    ((name, sealed),) = replicas[0].database.select("SELECT name, content FROM documents WHERE kind = 'credentials'")
+    ((name, sealed),) = get_database(replicas[0]).select(
+        "SELECT name, content FROM documents WHERE kind = 'credentials'"
+    )
     assert not any(text in sealed + name.encode() for text in (b"secret", b"resource"))
     assert credentials.get(key._replace(account="other")) is None
     assert credentials.update(key, lambda _: None) is None
@@ -257,7 +262,7 @@ def test_credentials_are_encrypted_and_changed_by_one_replica_at_a_time(
 
 
 def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
-    open_state: Callable[..., PostgresState], postgres_server: PostgresServer, postgres_url: str
+    open_state: Callable[..., State], postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     writer, follower = open_state(), open_state()
     follower.start()
@@ -287,7 +292,7 @@ def test_errors_show_no_password() -> None:
 
 
 def test_a_wrong_clock_of_a_replica_expires_nothing(
-    open_state: Callable[..., PostgresState], monkeypatch: pytest.MonkeyPatch
+    open_state: Callable[..., State], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, exact = Output(result_ttl=3600), open_state()
     handle = exact.results(output).put("kept", tool="t")["handle"]
@@ -297,7 +302,7 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + 30 * 86_400)  # nothing else of the machine can be wrong
     ahead = open_state()
-    ahead.changes.start()
+    ahead.start()
     assert ahead.wait(5)
     assert abs(ahead.runs.now() - true_time()) < 5
     results = ahead.results(output)
@@ -311,22 +316,24 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
 
 
 def test_old_records_of_the_audit_log_and_old_messages_are_deleted(
-    open_state: Callable[..., PostgresState], postgres_server: PostgresServer, postgres_url: str
+    open_state: Callable[..., State], postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     name, replica = postgres_url.rpartition("/")[2], f"replica_{time.time_ns()}"
     open_state().pins.names()
     postgres_server.execute(f"CREATE ROLE {replica} LOGIN")
     postgres_server.execute(render_grants(replica, replica), database=name)
-    database, megabyte = open_state().database, "repeat('x', 1 << 20)"
+    database, megabyte = get_database(open_state()), "repeat('x', 1 << 20)"
     database.execute(f"INSERT INTO audit (record) SELECT {megabyte} FROM generate_series(1, 120)")
     records = open_state(url=postgres_server.url(name, replica)).audit(Path(), str)
     records.max_bytes, records.keep = 1 << 20, 0  # a replica cannot delete the last 100 MiB, whatever it asks for
     records.event("call")
     assert eventually(lambda: database.select("SELECT count(*), min(id) FROM audit") == [(100, 22)])
     records.max_bytes = 1 << 40
+    assert isinstance(records, AuditRows)
     assert (records.trim(), records.problem) == (0, None)
     records.close()
     notices = open_state().notices(1000)
+    assert isinstance(notices, NoticeRows)
     for number in range(5):
         notices.append("a.yaml", bytes([number]) * 300)
         notices.append("b.yaml", b"kept")
@@ -335,7 +342,7 @@ def test_old_records_of_the_audit_log_and_old_messages_are_deleted(
 
 
 def test_a_replica_notices_that_a_newer_one_has_changed_the_tables(
-    open_state: Callable[..., PostgresState], postgres_url: str
+    open_state: Callable[..., State], postgres_url: str
 ) -> None:
     replica = open_state()
     replica.start()

@@ -29,7 +29,6 @@ from onetool.runner.answer import Answer
 from onetool.runs.gate import Gate
 from onetool.runs.replay import digest_call, encode_arguments
 from onetool.runs.runs import Runs
-from onetool.state.changes import Changes
 from onetool.state.leases import Leases
 from onetool.state.postgres_database import Database
 from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
@@ -487,7 +486,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunTables]
         return
     with Database(request.getfixturevalue("postgres_url"), "11" * 32) as database:
         leases = Leases(database, "this")
-        yield RunTables(database, leases, Changes(database, leases), quota=quota, clock=lambda: NOW)
+        yield RunTables(database, leases, quota=quota, clock=lambda: NOW)
 
 
 def test_the_bytes_of_all_runs_are_limited_before_a_call_is_sent(small: RunTables) -> None:

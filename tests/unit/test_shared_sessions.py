@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
+from tests.postgres_support import get_database
 from tests.replicas_support import KEY
 from tests.support import eventually
 
 from onetool.config.model import Issuer
-from onetool.state.postgres_state import PostgresState
+from onetool.state.opening import open_postgres
+from onetool.state.storage import State
 from onetool.transports.http.credential import RequestCredential, identify_issuer
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.sessions import CSRF_HEADER, BrowserSessions
@@ -26,7 +28,7 @@ ALICE = RequestCredential("subject alice", "default", "use", lambda _find: True,
 class Replica:
     """The sessions of one replica, with a home of its own."""
 
-    def __init__(self, state: PostgresState, home: Path) -> None:
+    def __init__(self, state: State, home: Path) -> None:
         self.state, self.home, self.issuers = state, home, [ENTRY]
         self.sessions = BrowserSessions(lambda: home, lambda: state, issuers=lambda: self.issuers)
 
@@ -42,7 +44,7 @@ def replicas(postgres_url: str, tmp_path: Path) -> Iterator[tuple[Replica, Repli
     with ExitStack() as stack:
         started = []
         for name in ("first", "second"):
-            state = PostgresState(postgres_url, KEY, tmp_path / name)
+            state = open_postgres(postgres_url, KEY, tmp_path / name)
             stack.callback(state.close)
             state.start()
             assert state.wait(60)
@@ -102,7 +104,7 @@ def test_a_session_is_rejected_while_the_database_is_away(
     assert owner is not None
     local: dict[str, Any] = {"cookie": get_cookie(owner[0]), CSRF_HEADER: owner[1].csrf}
     assert second.find(local) is None, "a session of `onetool ui` is for one server"
-    monkeypatch.setattr(type(first.state.changes), "is_current", property(lambda _self: False))
+    monkeypatch.setattr(type(get_database(first.state).changes), "is_current", property(lambda _self: False))
     with pytest.raises(ApiError) as rejected:
         first.find(headers)
     assert rejected.value.code == "busy"

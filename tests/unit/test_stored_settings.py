@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.postgres_support import PostgresServer
+from tests.postgres_support import PostgresServer, get_database, get_settings
 
 from onetool.config.load import Loaded, load
 from onetool.config.settings_reader import SettingsReader, apply_stored, examine_settings
@@ -20,9 +20,9 @@ from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
 from onetool.state.audit import AuditLog
-from onetool.state.file_state import AuditFile
-from onetool.state.postgres_state import PostgresState
-from onetool.state.storage import StoredSettings
+from onetool.state.file_kinds import AuditFile
+from onetool.state.opening import open_postgres
+from onetool.state.storage import State, StoredSettings
 from onetool.util.redact import Redactor
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
@@ -43,10 +43,10 @@ def database(postgres_server: PostgresServer) -> str:
 
 
 @pytest.fixture
-def state(database: str, tmp_path: Path) -> Iterator[PostgresState]:
-    state = PostgresState(database, KEY, tmp_path / "cache")
-    state.database.execute("DELETE FROM documents")
-    state.database.execute("DELETE FROM keys")
+def state(database: str, tmp_path: Path) -> Iterator[State]:
+    state = open_postgres(database, KEY, tmp_path / "cache")
+    get_database(state).execute("DELETE FROM documents")
+    get_database(state).execute("DELETE FROM keys")
     yield state
     state.close()
 
@@ -66,25 +66,25 @@ def read_files(home: Path) -> Loaded:
     return load(find_directories({}, home, None, home), {})
 
 
-def open_editor(home: Path, state: PostgresState) -> SettingsEditor:
+def open_editor(home: Path, state: State) -> SettingsEditor:
     return state.settings.open_editor(read_files(home).directories, {})
 
 
-def read(home: Path, state: PostgresState) -> Loaded:
+def read(home: Path, state: State) -> Loaded:
     return apply_stored(read_files(home), state.settings.refresh()).require()
 
 
-def edit(home: Path, state: PostgresState, section: str, name: str, value: Any) -> str:
+def edit(home: Path, state: State, section: str, name: str, value: Any) -> str:
     editor = open_editor(home, state)
     return editor.apply(editor.plan(f"{section}.change", [ItemChange(section, name, value)]), **WHO).id
 
 
-def write(state: PostgresState, text: str) -> None:
+def write(state: State, text: str) -> None:
     """Write the settings without any check, as a newer version may do."""
-    state.settings.update(lambda _current, history: (StoredSettings(text), history))
+    get_settings(state).update(lambda _current, history: (StoredSettings(text), history))
 
 
-def test_an_entry_in_the_store_replaces_the_one_of_a_file_and_null_removes_it(home: Path, state: PostgresState) -> None:
+def test_an_entry_in_the_store_replaces_the_one_of_a_file_and_null_removes_it(home: Path, state: State) -> None:
     files = (home / ".onetool" / "onetool.yaml").read_bytes()
     edit(home, state, "agents", "default", {"permissions": ["write"]})
     edit(home, state, "http", "allowedHosts", ["other.example.com"])
@@ -105,7 +105,7 @@ def test_an_entry_in_the_store_replaces_the_one_of_a_file_and_null_removes_it(ho
     assert not (home / ".onetool" / "settings-history.json").exists()
 
 
-def test_an_old_change_is_undone_without_later_ones(home: Path, state: PostgresState) -> None:
+def test_an_old_change_is_undone_without_later_ones(home: Path, state: State) -> None:
     changed = edit(home, state, "agents", "default", {"permissions": []})
     edit(home, state, "agents", "ops", {"permissions": ["exec"]})
     editor = open_editor(home, state)
@@ -118,23 +118,23 @@ def test_an_old_change_is_undone_without_later_ones(home: Path, state: PostgresS
 
 
 @pytest.mark.parametrize("key", ["store", "auth", "execution", "tools_dir", "llm", "approvals", "stats"])
-def test_what_belongs_to_a_machine_cannot_be_in_the_store(home: Path, state: PostgresState, key: str) -> None:
+def test_what_belongs_to_a_machine_cannot_be_in_the_store(home: Path, state: State, key: str) -> None:
     editor = open_editor(home, state)
     with pytest.raises(ConfigError, match=rf'"{key}" cannot be set in the store(.|\n)*of each machine'):
         editor.plan("settings.change", [ItemChange(key, "enabled", True)])
     assert state.settings.refresh() == StoredSettings()
 
 
-def test_secrets_are_sealed_and_win_over_those_of_files(home: Path, state: PostgresState) -> None:
+def test_secrets_are_sealed_and_win_over_those_of_files(home: Path, state: State) -> None:
     editor = open_editor(home, state)
     planned = editor.plan("secrets.set", [], secrets={"GH_TOKEN": "new-secret-value", "MORE": "more-secret-value"})
     entry = editor.apply(planned, **WHO)
     loaded = read(home, state)
     assert loaded.settings.servers["gh"].headers == {"Authorization": "Bearer new-secret-value"}
     assert loaded.user_secrets["MORE"] == "more-secret-value"
-    assert "more-secret-value" not in entry.difference + state.settings.read_history()
+    assert "more-secret-value" not in entry.difference + get_settings(state).read_history()
     assert open_editor(home, state).list_secrets()["MORE"] == ["store/secrets.yaml"]
-    rows = state.database.select("SELECT kind || name || encode(content, 'escape') FROM documents")
+    rows = get_database(state).select("SELECT kind || name || encode(content, 'escape') FROM documents")
     assert rows
     assert not [row for (row,) in rows if "MORE" in row or "secret-value" in row]
     editor.apply(editor.plan("secrets.delete", [], secrets={"GH_TOKEN": None}), **WHO)
@@ -143,7 +143,7 @@ def test_secrets_are_sealed_and_win_over_those_of_files(home: Path, state: Postg
         editor.plan("secrets.delete", [], secrets={"GH_TOKEN": None})
 
 
-def test_an_admin_changes_a_server_of_a_file_without_naming_a_secret(home: Path, state: PostgresState) -> None:
+def test_an_admin_changes_a_server_of_a_file_without_naming_a_secret(home: Path, state: State) -> None:
     editor = open_editor(home, state)
     value = editor.find("servers", "gh").value
 
@@ -157,7 +157,7 @@ def test_an_admin_changes_a_server_of_a_file_without_naming_a_secret(home: Path,
         check_rights(change(url=None, command="sh", headers={}), "admin", None)
 
 
-def test_servers_are_added_with_their_secrets_in_the_store(home: Path, state: PostgresState) -> None:
+def test_servers_are_added_with_their_secrets_in_the_store(home: Path, state: State) -> None:
     editor = open_editor(home, state)
     changes = ServerChanges(editor, read_files(home).directories, {})
     settings = {"url": "https://t.example.com/mcp", "headers": {"Authorization": "Bearer tr-5678abcd"}}
@@ -168,12 +168,12 @@ def test_servers_are_added_with_their_secrets_in_the_store(home: Path, state: Po
         changes.plan_pasted('{"mcpServers": {"gh": {"url": "https://evil.example.com"}}}')
 
 
-def test_values_are_bounded(home: Path, state: PostgresState) -> None:
+def test_values_are_bounded(home: Path, state: State) -> None:
     with pytest.raises(ToolError, match=r"agents.big is too large: 100,\d+ bytes \(at most 65,536\)"):
         edit(home, state, "agents", "big", {"tools": ["x" * 100_000]})
 
 
-def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: PostgresState) -> None:
+def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: State) -> None:
     def add_tool(number: int) -> None:
         def plan(editor: SettingsEditor) -> PlannedEdit:
             tools = (editor.find("agents", "ops").value or {"tools": []})["tools"]
@@ -190,7 +190,7 @@ def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: PostgresS
     assert len(open_editor(home, state).history.list_entries()) == 8
 
 
-def test_an_edit_of_settings_that_changed_meanwhile_is_rejected(home: Path, state: PostgresState) -> None:
+def test_an_edit_of_settings_that_changed_meanwhile_is_rejected(home: Path, state: State) -> None:
     editor = open_editor(home, state)
     planned = editor.plan("agents.change", [ItemChange("agents", "ops", {"permissions": []})])
     edit(home, state, "agents", "default", {"permissions": []})
@@ -205,7 +205,7 @@ def test_an_edit_of_settings_that_changed_meanwhile_is_rejected(home: Path, stat
 class Replica:
     """The settings of a replica, as its application reads them."""
 
-    def __init__(self, home: Path, state: PostgresState | None, url: str) -> None:
+    def __init__(self, home: Path, state: State | None, url: str) -> None:
         self.reader = SettingsReader(
             partial(read_files, home), partial(examine_settings, {}, home, None, home), environment={}
         )
@@ -225,7 +225,7 @@ class Replica:
         return "\n".join(map(str, self.reader.examine(self.loaded).errors))
 
 
-def test_invalid_settings_in_the_store_deny_what_they_change(home: Path, state: PostgresState, database: str) -> None:
+def test_invalid_settings_in_the_store_deny_what_they_change(home: Path, state: State, database: str) -> None:
     replica = Replica(home, state, database)
     assert replica.denied_at_first == [(), ()]  # until the settings in the store are known
     assert (replica.permissions("default"), replica.problems()) == ({"read"}, "")
@@ -255,11 +255,11 @@ def test_invalid_settings_in_the_store_deny_what_they_change(home: Path, state: 
 
 
 def test_settings_that_cannot_be_opened_change_nothing_and_deny_all_at_start(
-    home: Path, state: PostgresState, database: str, tmp_path: Path
+    home: Path, state: State, database: str, tmp_path: Path
 ) -> None:
     edit(home, state, "agents", "default", {"permissions": ["network"]})
     replica = Replica(home, state, database)
-    state.database.execute(
+    get_database(state).execute(
         "UPDATE documents SET content = content || 'x'::bytea, version = version + 1 WHERE name = 'current'"
     )
     replica.reload()
@@ -269,12 +269,12 @@ def test_settings_that_cannot_be_opened_change_nothing_and_deny_all_at_start(
     assert [restarted.permissions(agent) for agent in ("default", "reviewer")] == [set(), set()]
     with pytest.raises(ToolError, match="cannot edit the settings in the store"):
         edit(home, state, "agents", "ops", {"permissions": []})
-    other = PostgresState(database, OTHER_KEY, tmp_path / "other")
+    other = open_postgres(database, OTHER_KEY, tmp_path / "other")
     assert other.settings.refresh().problem
     other.close()
 
 
-def test_settings_of_a_newer_version_are_a_problem(home: Path, state: PostgresState, database: str) -> None:
+def test_settings_of_a_newer_version_are_a_problem(home: Path, state: State, database: str) -> None:
     write(state, "version: 99\nagents: {default: {permissions: []}}\n")
     replica = Replica(home, state, database)
     assert "store/onetool.yaml:1: was written by a newer OneTool" in replica.problems()

@@ -157,7 +157,7 @@ class QueueWorker:
     def _store_media(self, facts: JsonMapping, data: bytes, mime_type: str) -> str:
         output = self._loaded.settings.output
         parts = PartRows(self._database, facts["scope"], kind="media")
-        media = Media(parts, self._database.place, output.result_ttl, max_bytes=output.max_stored_bytes)
+        media = Media(parts, output.result_ttl, max_bytes=output.max_stored_bytes)
         return media.put(data, mime_type, facts["context"]["agent_id"], facts["token_id"])
 
 

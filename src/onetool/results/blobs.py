@@ -30,13 +30,12 @@ class Media:
     def __init__(
         self,
         parts: ResultParts,
-        place: str,
         ttl: float,
         clock: Clock = time.time,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         self._parts = parts
-        self._place = place
+        self._place = parts.place
         self._ttl = ttl
         self._clock = clock
         self._max_bytes = max_bytes
@@ -93,4 +92,4 @@ def open_media(
     steady: Clock = read_steady_clock,
 ) -> Media:
     """Return the blobs in the files of a directory."""
-    return Media(ResultFiles(directory, clock, kind="media", steady=steady), str(directory), ttl, clock, max_bytes)
+    return Media(ResultFiles(directory, clock, kind="media", steady=steady), ttl, clock, max_bytes)

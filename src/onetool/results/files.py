@@ -73,6 +73,8 @@ class StoredFiles:
 class ResultParts(Protocol):
     """The parts of all results: the methods of `ResultFiles`."""
 
+    place: str  # for messages
+
     def prepare(self) -> None: ...
     def clean(self, ttl: float) -> dict[str, StoredFiles]: ...
     def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str, handle: str) -> bool: ...
@@ -99,6 +101,7 @@ class ResultFiles:
         kind: str = "result",
         steady: Clock = read_steady_clock,
     ) -> None:
+        self.place = str(directory)
         self._directory = directory
         self._kind = kind
         self._clock = clock

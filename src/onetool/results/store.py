@@ -31,12 +31,11 @@ _MAX_QUOTED_CHARS = 200  # of an invalid handle in messages
 
 
 class StoredResults:
-    """Results in parts; `place` is where they are, for messages."""
+    """Results in parts."""
 
     def __init__(
         self,
         files: ResultParts,
-        place: str,
         ttl: float,
         preview_lines: int,
         *,
@@ -45,7 +44,7 @@ class StoredResults:
         quota: Quota | None = None,
     ) -> None:
         self._files = files
-        self._place = place
+        self._place = files.place
         self._ttl = ttl
         self._preview_lines = preview_lines
         self._clock = clock
@@ -308,9 +307,7 @@ class ResultStore(StoredResults):
         steady: Clock = read_steady_clock,
     ) -> None:
         files = ResultFiles(directory, clock, steady=steady)
-        super().__init__(
-            files, str(directory), ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota
-        )
+        super().__init__(files, ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota)
 
 
 def _not_found_error(handle: object) -> ToolError:

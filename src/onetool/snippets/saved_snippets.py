@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from onetool.config.model import Snippet
 from onetool.errors import StorageError, ToolError
-from onetool.state.documents import Cached, ChangeNumbers, DocumentFile, Documents
+from onetool.state.documents import Cached, DocumentFile, Documents
 from onetool.state.sqlite_database import StateDatabase
 from onetool_child.json_types import JsonMapping
 
@@ -39,14 +39,13 @@ class SavedSnippet:
 class SavedSnippets:
     """The saved snippets of all agents, in one document. Changes of replicas are known within two seconds."""
 
-    def __init__(self, database: StateDatabase, changes: ChangeNumbers) -> None:
+    def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "snippets")
-        self._snippets = Cached(changes, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
+        self._snippets = Cached(database.changes, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
 
     @classmethod
     def open_file(cls, directory: Path) -> Self:
-        file = DocumentFile(directory)
-        return cls(file, file)
+        return cls(DocumentFile(directory))
 
     def list_all(self) -> tuple[SavedSnippet, ...]:
         return self._snippets.get()

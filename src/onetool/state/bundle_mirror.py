@@ -17,7 +17,6 @@ from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.store_lock import WriteJournal
 from onetool.errors import StorageError
-from onetool.state.changes import Changes
 from onetool.state.documents import DELETED, PUT, Documents
 from onetool.state.keys import VARIABLE
 from onetool.state.postgres_database import Database, Statements
@@ -48,10 +47,10 @@ class CopyState(NamedTuple):
 class BundleMirror(BundleDirectory):
     """A copy of the files in the database. Reads never wait for a database that is away."""
 
-    def __init__(self, root: Path, *, database: Database, changes: Changes, **options: Any) -> None:
+    def __init__(self, root: Path, *, database: Database, **options: Any) -> None:
         super().__init__(root, **options)
         self._database = database
-        self._changes = changes
+        self._changes = database.changes
         self._documents = Documents(database, KIND)
         self._seen: int | None = None  # the number of changes up to which the copy is current
 

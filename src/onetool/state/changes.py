@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onetool.errors import ToolError
 from onetool.state.documents import VALUES, StoreUnavailable
 from onetool.state.keys import load_key
-from onetool.state.leases import Leases
 from onetool.state.migrations import compare_version
-from onetool.state.postgres_database import Database
 
 if TYPE_CHECKING:
     from psycopg import Connection
+
+    from onetool.state.leases import Leases
+    from onetool.state.postgres_database import Database
 
 POLL_SECONDS = 1.5  # a change is effective everywhere within 2 s
 RENEW_SECONDS = 5.0
@@ -38,7 +39,7 @@ T = TypeVar("T")
 class Changes:
     """The changes of each kind of state, as a number that increases. `start` begins to follow them."""
 
-    def __init__(self, database: Database, leases: Leases) -> None:
+    def __init__(self, database: "Database", leases: "Leases") -> None:
         self._database = database
         self._leases = leases
         self._listeners: dict[str, list[Callable[[], object]]] = {}

@@ -42,9 +42,9 @@ class CounterFile(SqliteDatabase):
 class CounterTables:
     """The counters in a database. If it cannot be used, every check raises StorageError."""
 
-    def __init__(self, database: StateDatabase, clock: Clock = time.time) -> None:
+    def __init__(self, database: StateDatabase, clock: Clock | None = None) -> None:
         self._database = database
-        self._clock = clock
+        self._clock = clock or database.now
         self._deleted_at = float("-inf")
 
     def take(self, name: str, limit: int, seconds: float) -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from onetool.errors import BundleError, StorageError, ToolError
-from onetool.state.documents import ALL, Cached, ChangeNumbers, DocumentFile, Documents
+from onetool.state.documents import ALL, Cached, DocumentFile, Documents
 from onetool.state.sqlite_database import StateDatabase
 from onetool.util.problem import STORAGE, Problem
 
@@ -19,15 +19,14 @@ class DisabledTools:
     If it cannot be read, everything is disabled, because a person may have disabled any of them.
     """
 
-    def __init__(self, database: StateDatabase, changes: ChangeNumbers) -> None:
+    def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "disabled")
-        self._names = Cached(changes, "disabled", self._read)
+        self._names = Cached(database.changes, "disabled", self._read)
         self.problem: Problem | None = None
 
     @classmethod
     def open_file(cls, directory: Path) -> Self:
-        file = DocumentFile(directory)
-        return cls(file, file)
+        return cls(DocumentFile(directory))
 
     def off(self) -> frozenset[str]:
         """Return the names; changes of replicas are known within two seconds."""

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 
 from onetool.errors import Interrupted, ToolError
-from onetool.state.changes import Changes
 from onetool.state.job_sealing import JobSealer
 from onetool.state.postgres_database import Database
 from onetool.state.storage import LOST_SECONDS, MAX_ATTEMPTS, JobRequest, JobStatus, QueueStatus
@@ -76,13 +75,13 @@ WHERE last_heartbeat > clock_timestamp() - make_interval(secs => ?) ORDER BY que
 class JobRows:
     """The jobs that this replica added or continues."""
 
-    def __init__(self, database: Database, changes: Changes, keep_seconds: float) -> None:
+    def __init__(self, database: Database, keep_seconds: float) -> None:
         self._database = database
         self._keep_seconds = keep_seconds
         self._listeners: set[tuple[str, Callable[[], object]]] = set()
         self._deleting: threading.Thread | None = None
         self._closing = threading.Event()
-        changes.on_job = self._report
+        database.changes.on_job = self._report
 
     @cached_property
     def _sealer(self) -> JobSealer:

@@ -1,6 +1,5 @@
 """State that is kept in documents: the tokens of language models, and the last use of tokens."""
 
-from collections.abc import Callable
 from contextlib import suppress
 
 from onetool.errors import ToolError
@@ -13,13 +12,13 @@ MODEL_USAGE = "model usage"  # the kind of the documents with the tokens of each
 class LastUses:
     """When each token was last used."""
 
-    def __init__(self, database: StateDatabase, clock: Callable[[], float]) -> None:
+    def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "token use", is_announced=False)
-        self._clock = clock
+        self._now = database.now
 
     def touch(self, identifier: str) -> None:
         with suppress(ToolError):
-            self._documents.update(identifier, lambda _: self._clock())
+            self._documents.update(identifier, lambda _: self._now())
 
     def read(self, identifier: str) -> float | None:
         seconds = self._documents.get(identifier)

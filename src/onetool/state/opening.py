@@ -1,17 +1,45 @@
 """Open the state: in files, or in a database that replicas share. Without a database, nothing for it is imported."""
 
+import os
+import time
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onetool.backends.http_tool.rate_limit import RateLimiter
 from onetool.config.load import Loaded
+from onetool.config.model import Output
 from onetool.errors import ToolError
+from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import Directories
-from onetool.state.file_state import FileState
-from onetool.state.storage import State
+from onetool.proxy.definitions import ToolLists
+from onetool.results import Quota
+from onetool.results.blobs import Media
+from onetool.results.files import ResultFiles, ResultParts
+from onetool.results.store import StoredResults
+from onetool.search import Search
+from onetool.snippets.saved_snippets import SavedSnippets
+from onetool.state.counters import CounterFile, CounterTables
+from onetool.state.disabled_tools import DisabledTools
+from onetool.state.documents import DocumentCache, DocumentFile, Documents
+from onetool.state.file_kinds import AuditFile, NoJobs, SettingsFiles
+from onetool.state.kinds import MODEL_USAGE, LastUses
+from onetool.state.memory import EndedSessions, MemoryCounters
+from onetool.state.notices import NoticeFiles
+from onetool.state.run_store import RunStore
+from onetool.state.sealing import KEY_BYTES, PageKey, load_key
+from onetool.state.session_store import SessionStore
+from onetool.state.storage import State, StateDescription, StoredTokens
+from onetool.stats.database import StatisticsDatabase, StatisticsFile
+from onetool.stats.record import Recorder
+from onetool.stats.shapes import Shapes
+from onetool.util.clock_watch import Clock
 
 if TYPE_CHECKING:
-    from onetool.state.postgres_state import PostgresState
+    from onetool.bundles import BundleStore
+    from onetool.core.bus.budget import BudgetGuard, Limits
 
 NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
 
@@ -32,15 +60,54 @@ def open_state(loaded: Loaded) -> State:
     )
 
 
-def open_files(directories: Directories) -> FileState:
-    return FileState(directories)
+def open_files(directories: Directories) -> State:
+    """Return the state in these directories. Each kind creates its files when it first writes."""
+    data = directories.data
+    files = {place: DocumentFile(place) for place in (data, directories.private, directories.user)}  # often the same
+    cache = DocumentCache(data / "cache")
+    private = files[directories.private]
+    user = files[directories.user]
+    statistics = StatisticsFile(data / "stats" / "stats.db")
+    recorder = Recorder(statistics)
+    sessions = SessionStore(directories.private)
+    open_parts = partial(_open_part_files, data / "tmp")
+    return State(
+        place=str(data),
+        databases=(*files.values(), cache, sessions.database),
+        describe=lambda: StateDescription({"store": "files", "directory": str(data)}, [f"files in {data}"]),
+        load_key=_make_key_loader(directories),
+        search=Search(data / "cache"),
+        recorder=recorder,
+        shapes=Shapes(statistics),
+        runs=RunStore(directories.private),
+        sessions=sessions,
+        counters=MemoryCounters(),
+        snippets=SavedSnippets(private),
+        disabled_tools=DisabledTools(files[data]),
+        pins=Documents(private, "pins"),
+        token_usage=Documents(user, MODEL_USAGE, is_announced=False),
+        token_use=LastUses(user),
+        settings=SettingsFiles(directories),
+        credentials=CredentialStore(directories.user / CREDENTIALS),
+        ended_sessions=EndedSessions(),
+        jobs=NoJobs(),
+        tool_lists=partial(ToolLists, cache),
+        results=partial(open_results, open_parts, time.time),
+        media=partial(open_media, open_parts, time.time),
+        notices=partial(NoticeFiles, data),
+        audit=AuditFile,
+        bundles=partial(open_bundles, statistics),
+        call_rates=_open_rates,
+        guard_budget=_guard_budget,
+        open_tokens=partial(_open_token_file, directories),
+    )
 
 
-def open_postgres(url: str, key: str, cache: Path, **options: Any) -> "PostgresState":
+def open_postgres(url: str, key: str, cache: Path, **options: Any) -> State:
     """Return the state in a database; `key` seals it, and `cache` is a directory of this machine."""
-    from onetool.state.postgres_state import PostgresState
+    from onetool.state.postgres_state import open_rows
 
-    return PostgresState(url, key, cache, **options)
+    return open_rows(url, key, cache, **options)
 
 
 def require_store(loaded: Loaded, reason: str = "the state is in files") -> str:
@@ -48,3 +115,59 @@ def require_store(loaded: Loaded, reason: str = "the state is in files") -> str:
     if not loaded.settings.store:
         raise ToolError(reason, hint=NO_STORE)
     return loaded.settings.store
+
+
+# --- kinds of state in both stores -----------------------------------------------------------------------------------
+
+
+def open_results(open_parts: Callable[[str], ResultParts], clock: Clock, output: Output) -> StoredResults:
+    quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
+    return StoredResults(open_parts("result"), output.result_ttl, output.preview_lines, clock=clock, quota=quota)
+
+
+def open_media(open_parts: Callable[[str], ResultParts], clock: Clock, output: Output) -> Media:
+    return Media(open_parts("media"), output.result_ttl, clock, output.max_stored_bytes)
+
+
+def open_bundles(
+    statistics: StatisticsDatabase, directory: Path, max_tools: int, builtin: Path | None, **options: Any
+) -> "BundleStore":
+    from onetool.bundles import BundleStore
+    from onetool.bundles.reader import UsageCounts
+
+    usage = UsageCounts(statistics)
+    return BundleStore(directory, max_tools=max_tools, builtin=builtin, usage=usage, **options)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _open_part_files(directory: Path, kind: str) -> ResultFiles:
+    return ResultFiles(directory, time.time, kind=kind)
+
+
+def _make_key_loader(directories: Directories) -> Callable[[str], bytes]:
+    session_key = os.urandom(KEY_BYTES)  # the sessions of browsers end with this process
+    keys: dict[str, Callable[[], bytes]] = {
+        "request state": partial(load_key, directories.private / "runs" / "request-state.key"),
+        "pages": PageKey(directories.data / "cache" / "pages.key").load,
+        "browser sessions": lambda: session_key,
+    }
+    return lambda name: keys[name]()
+
+
+def _open_rates(directory: Path) -> RateLimiter:
+    file = CounterFile(directory / ".usage" / "rates.db")
+    return RateLimiter(CounterTables(file), fallback=MemoryCounters())
+
+
+def _guard_budget(limits: "Limits", **options: Any) -> "BudgetGuard":
+    from onetool.core.bus.budget import BudgetGuard
+
+    return BudgetGuard(limits, **options)
+
+
+def _open_token_file(directories: Directories) -> StoredTokens:
+    from onetool.state.token_file import TokenFile
+
+    return TokenFile(directories)

@@ -104,6 +104,9 @@ class Database:
     )
 
     def __init__(self, url: str, key: str = "") -> None:
+        from onetool.state.changes import Changes
+        from onetool.state.leases import Leases
+
         self.url = url
         self.key = key
         self.place = describe_url(url)
@@ -116,6 +119,18 @@ class Database:
         self._is_checked = False
         self.is_away = False  # whether it is known not to answer, so that nobody waits for it
         self._clock: tuple[float, float] | None = None  # the time of the database, and when it was read
+        self.leases = Leases(self, os.urandom(16).hex())
+        self.changes = Changes(self, self.leases)
+
+    @property
+    def problem(self) -> str | None:
+        return None if self.changes.is_current else self.changes.away().message
+
+    def start(self) -> None:
+        self.changes.start()
+
+    def wait(self, seconds: float) -> bool:
+        return self.changes.wait(seconds)
 
     @contextmanager
     def transaction(
@@ -221,6 +236,7 @@ class Database:
         return len(stuck)
 
     def close(self) -> None:
+        self.changes.close()
         with self._opening:
             pool = self._pool
             self._pool = None

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.errors import StorageError
-from onetool.state.changes import Changes
-from onetool.state.documents import ALL, Cached, ChangeNumbers, Documents, StoreUnavailable
+from onetool.state.documents import ALL, Cached, Documents, StoreUnavailable
 from onetool.state.keys import BROWSER_SESSIONS
 from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
 from onetool.state.postgres_database import Database
@@ -58,10 +57,10 @@ class EndedSessionRows:
     It is sealed with the key of the sessions: deleting both makes the sessions invalid.
     """
 
-    def __init__(self, database: Database, changes: Changes) -> None:
+    def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "ended session", BROWSER_SESSIONS)
         self._now = database.now
-        self._known = Cached(changes, "ended session", lambda: frozenset(self._documents.get(ALL)))
+        self._known = Cached(database.changes, "ended session", lambda: frozenset(self._documents.get(ALL)))
 
     def end(self, identifier: str, until: float) -> None:
         """Remember a session until it would have expired, and forget those that have."""
@@ -95,11 +94,11 @@ class StoredTokenSet:
     A document hides the token of the same name in the settings, also if somebody without the key wrote it.
     """
 
-    def __init__(self, database: StateDatabase, changes: Changes) -> None:
+    def __init__(self, database: Database) -> None:
         self.place = database.place
         self._documents = Documents(database, "tokens")
-        self._changes = changes
-        self._tokens = Cached(changes, "tokens", self._read)
+        self._changes = database.changes
+        self._tokens = Cached(database.changes, "tokens", self._read)
 
     def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
         """Return the accepted tokens: those of the settings that no document hides, and those of documents."""
@@ -170,9 +169,9 @@ class StoredTokenSet:
 class SharedCredentials:
     """Sign-in credentials that replicas share. A document is named by the digest of its key."""
 
-    def __init__(self, database: StateDatabase, changes: ChangeNumbers) -> None:
+    def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "credentials")
-        self._changes = changes
+        self._changes = database.changes
         self._written = 0  # the number of changes made here, which are effective at once
 
     def version(self) -> object:

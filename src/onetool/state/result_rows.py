@@ -38,6 +38,7 @@ class PartRows:
     """The parts of results (`kind` is "result") or media, with the interface of `ResultFiles`."""
 
     def __init__(self, database: Database, scope: str, clock: Clock = time.time, kind: str = "result") -> None:
+        self.place = database.place
         self._database = database
         self._scope = scope
         self._clock = clock

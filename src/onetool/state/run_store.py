@@ -4,7 +4,6 @@ Each row contains a sealed record; its other columns are copies for queries, whi
 """
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
-from onetool.state.documents import ChangeNumbers
 from onetool.state.owners import Owners
 from onetool.state.run_records import (
     ENDED,
@@ -112,18 +110,17 @@ class RunTables:
         self,
         database: StateDatabase,
         owners: RunOwners,
-        changes: ChangeNumbers,
         *,
         quota: RunQuota = DEFAULT_QUOTA,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._database = database
         self._owners = owners
-        self._changes = changes
+        self._changes = database.changes
         self.owner = owners.own_id
         self._quota = quota
-        self._clock = clock
-        self._clock_watch = ClockWatch(clock)
+        self._clock = clock or database.now
+        self._clock_watch = ClockWatch(self._clock)
         self._unchecked = 0  # new runs before their number is checked again
         self._unchecked_bytes = 0  # to be written before the size is checked again
 
@@ -538,10 +535,10 @@ class RunStore(RunTables):
         directory: Path,
         *,
         quota: RunQuota = DEFAULT_QUOTA,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._file = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
-        super().__init__(self._file, Owners(directory / "runs" / "owners"), self._file, quota=quota, clock=clock)
+        super().__init__(self._file, Owners(directory / "runs" / "owners"), quota=quota, clock=clock)
 
     def close(self) -> None:
         self._file.close()

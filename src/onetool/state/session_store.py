@@ -6,7 +6,6 @@ Each change is one transaction, so that concurrent runs lose nothing. Values are
 import json
 import re
 import secrets
-import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -67,14 +66,14 @@ class SessionTables:
         self,
         database: StateDatabase,
         ttl: float = DEFAULT_TTL,
-        clock: Clock = time.time,
+        clock: Clock | None = None,
         *,
         steady: Clock = read_steady_clock,
     ) -> None:
         self._database = database
         self._ttl = ttl
-        self._clock = clock
-        self._clock_watch = ClockWatch(clock, steady)
+        self._clock = clock or database.now
+        self._clock_watch = ClockWatch(self._clock, steady)
 
     def create(self, agent: str = "default", token_id: str = "") -> str:
         """Create an empty session and return its handle. Expired sessions are deleted, unless the clock has jumped."""
@@ -186,7 +185,7 @@ class SessionStore(SessionTables):
         self,
         directory: Path,
         ttl: float = DEFAULT_TTL,
-        clock: Clock = time.time,
+        clock: Clock | None = None,
         *,
         steady: Clock = read_steady_clock,
     ) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import StorageError, ToolError
-from onetool.state.changes import Changes
 from onetool.state.documents import Cached, Documents, StoreUnavailable
-from onetool.state.postgres_database import Database
+from onetool.state.sqlite_database import StateDatabase
 from onetool.state.storage import StoredSettings
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import check_version
@@ -37,11 +36,11 @@ class SettingsRows:
     when_effective: Final = "All replicas apply it within 2 seconds."
     secrets_place: Final = "the store"
 
-    def __init__(self, database: Database, changes: Changes) -> None:
+    def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, KIND)
-        self._changes = changes
+        self._changes = database.changes
         self._place = database.place
-        self._known = Cached(changes, KIND, self._read)
+        self._known = Cached(database.changes, KIND, self._read)
         self._written = 0  # the number of changes made here, which are effective at once
 
     @property

@@ -7,11 +7,12 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from onetool.errors import StorageError
 from onetool.state.sealing import NotSealed, Sealer, sealing_error, sync_directory
@@ -20,6 +21,9 @@ from onetool.util.background import exclusive
 from onetool.util.problem import STORAGE, Location
 from onetool.util.storage_errors import is_full_disk, storage_error
 from onetool.util.versioning import check_tables
+
+if TYPE_CHECKING:
+    from onetool.state.documents import ChangeNumbers
 
 BUSY_SECONDS = 5.0
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -52,6 +56,26 @@ class StateDatabase(Protocol):
     row_lock: ClassVar[str]  # the end of a query that locks its rows
     claim_lock: ClassVar[str]  # the same, and skips locked rows
     size_query: ClassVar[str]  # for the bytes that runs use
+
+    @property
+    def changes(self) -> "ChangeNumbers": ...
+    @property
+    def problem(self) -> str | None:
+        """The reason why it does not answer; None if it does."""
+        ...
+
+    def start(self) -> None:
+        """Follow the changes of other replicas from now on. Returns at once."""
+        ...
+
+    def wait(self, seconds: float, /) -> bool:
+        """Wait until the changes are known. Return whether they are."""
+        ...
+
+    def close(self) -> None: ...
+    def now(self) -> float:
+        """Return the time, which all who use the database agree on. Never blocks."""
+        ...
 
     def select(self, query: str, *values: Any) -> list[tuple[Any, ...]]: ...
     def transaction(
@@ -92,6 +116,7 @@ class SqliteDatabase:
         "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
     following: ClassVar[None] = None  # no thread follows the changes: readers ask for `number`
+    problem: ClassVar[str | None] = None
 
     def __init__(self, file: Path, schema: str, version: int) -> None:
         self.file = file
@@ -152,6 +177,19 @@ class SqliteDatabase:
             finally:
                 if database is not self._reader:
                     database.close()
+
+    @property
+    def changes(self) -> Self:
+        return self
+
+    def start(self) -> None:
+        """Do nothing: readers ask for `number`."""
+
+    def wait(self, _seconds: float) -> bool:
+        return True
+
+    def now(self) -> float:
+        return time.time()
 
     def version(self) -> int:
         """Return a number that changes when any process has written. Takes microseconds."""

@@ -14,6 +14,7 @@ All methods may block, unless their protocol says that they return at once.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from onetool.util.problem import STORAGE, WARNING, Problem
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.bundles.bundle_store import BundleStore
     from onetool.config.contents import SettingsContents
     from onetool.config.model import Agent, Output, Token
-    from onetool.core.bus.budget import BudgetGuard, Limits
+    from onetool.core.bus.budget import BudgetGuard
     from onetool.editing.edit_history import EditHistory
     from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.state.kinds import LastUses
     from onetool.state.run_store import RunTables
     from onetool.state.session_store import SessionTables
+    from onetool.state.sqlite_database import StateDatabase
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
 
@@ -318,6 +320,8 @@ class JobStorage(Protocol):
         """Return the state of these queues, and of all with open jobs or workers."""
         ...
 
+    def close(self) -> None: ...
+
 
 class StateDescription(NamedTuple):
     """The description for `onetool store status`, as data and as lines."""
@@ -329,14 +333,19 @@ class StateDescription(NamedTuple):
 CLOCK_HINT: Final = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
 
 
-class State(Protocol):
+@dataclass(eq=False, kw_only=True)
+class State:
     """All kinds of state. `onetool.state.opening` opens it, in files or in a database that replicas share.
 
     Opening it returns at once, and nothing is read before it is needed.
     """
 
     place: str  # for messages
-    backup_note: str  # what a backup of the files does not include; empty if it includes all
+    backup_note: str = ""  # what a backup of the files does not include; empty if it includes all
+    databases: "Collection[StateDatabase]"
+    describe: Callable[[], StateDescription]
+    load_key: Callable[[str], bytes]  # returns a key that all processes with this state have, which is created once
+    load_first: Callable[["State"], object] | None = None  # loads what an event loop reads without waiting
     search: "Search"
     recorder: "Recorder"
     shapes: "Shapes"
@@ -352,37 +361,55 @@ class State(Protocol):
     credentials: CredentialStorage
     ended_sessions: EndedSessionStorage
     jobs: JobStorage
+    tool_lists: "Callable[[Callable[[str], str]], ToolLists]"  # with a function that redacts
+    results: "Callable[[Output], StoredResults]"
+    media: "Callable[[Output], Media]"
+    notices: Callable[[int], NoticeStorage]  # with the maximum bytes of a file
+    audit: "Callable[[Path, Callable[[str], str]], AuditStorage]"  # with the file of the settings
+    bundles: "Callable[[Path, int, Path | None], BundleStore]"  # with the directory of the settings
+    call_rates: "Callable[[Path], RateLimiter]"  # of the tools in a directory of bundles
+    guard_budget: "Callable[..., BudgetGuard]"
+    open_tokens: Callable[[], StoredTokens]
 
-    @property
-    def tokens(self) -> StoredTokens: ...
+    @cached_property
+    def tokens(self) -> StoredTokens:
+        return self.open_tokens()
 
-    def describe(self) -> "StateDescription": ...
     @property
     def problem(self) -> str | None:
         """The reason why the state cannot be reached; None if it can."""
-        ...
+        return next((database.problem for database in self.databases if database.problem), None)
 
     @property
     def problems(self) -> list[Problem]:
         """The problems of kinds of state that are written in the background."""
+        if self.problem:
+            return [Problem(self.problem)]
         place = self.recorder.database.location
         messages = dict.fromkeys(filter(None, (self.recorder.problem, self.shapes.problem)))
         problems = [Problem(message, location=place, code=STORAGE) for message in messages]
         if self.runs.problem:
             problems.insert(0, Problem(self.runs.problem, CLOCK_HINT, level=WARNING))
+        if self.ended_sessions.problem:
+            problems.append(self.ended_sessions.problem)
         return problems
 
     def start(self) -> None:
         """Follow the changes of other processes from now on. Returns at once."""
-        ...
+        for database in self.databases:
+            database.start()
 
     def wait(self, seconds: float) -> bool:
         """Wait for the first values. Afterwards nothing that an event loop reads blocks."""
-        ...
+        is_known = all(database.wait(seconds) for database in self.databases)
+        if is_known and self.load_first is not None:
+            self.load_first(self)
+        return is_known
 
     def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
         """Call the listener, in another thread, when a replica has changed this kind of state."""
-        ...
+        for database in self.databases:
+            database.changes.subscribe(kind, listener)
 
     def close(self) -> None:
         """Write pending records and close. Blocks."""
@@ -390,31 +417,12 @@ class State(Protocol):
         self.shapes.close()
         self.search.close()
         self.runs.close()
+        self.jobs.close()
+        for database in self.databases:
+            database.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def load_key(self, name: str) -> bytes:
-        """Return a key that all processes with this state have, which is created once."""
-        ...
-
-    def results(self, output: "Output") -> "StoredResults": ...
-    def media(self, output: "Output") -> "Media": ...
-    def notices(self, max_file_bytes: int) -> NoticeStorage: ...
-    def audit(self, file: "Path", redact: Callable[[str], str]) -> AuditStorage:
-        """Return the audit log; `file` is the one of the settings."""
-        ...
-
-    def tool_lists(self, redact: Callable[[str], str]) -> "ToolLists": ...
-    def bundles(self, directory: "Path", max_tools: int, builtin: "Path | None") -> "BundleStore":
-        """Return the store of bundles; `directory` is the one of the settings."""
-        ...
-
-    def call_rates(self, directory: "Path") -> "RateLimiter":
-        """Return the rates of the tools in a directory of bundles."""
-        ...
-
-    def guard_budget(self, limits: "Limits", **options: Any) -> "BudgetGuard": ...

@@ -19,13 +19,15 @@ from onetool.errors import StorageError, ToolError
 from onetool.logging import list_rotated
 from onetool.paths import resolve_path
 from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state.audit_rows import AuditRows
 from onetool.state.bundle_mirror import KEY, KIND, LOCK, STORED
 from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.documents import DELETED, PUT, Documents
-from onetool.state.file_state import FileState
 from onetool.state.opening import open_files, open_state
-from onetool.state.postgres_state import PostgresState
+from onetool.state.postgres_database import Database
+from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
+from onetool.state.storage import State
 from onetool.state.transfer_statistics import copy_statistics
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
@@ -44,8 +46,9 @@ class Places:
     """The state in files and the state in a database."""
 
     loaded: Loaded
-    files: FileState
-    rows: PostgresState
+    files: State
+    rows: State
+    database: Database
 
     @property
     def data(self) -> Path:
@@ -59,10 +62,11 @@ def transfer(loaded: Loaded, url: str) -> dict[str, int]:
     settings = loaded.settings.model_copy(update={"store": url})
     opened = replace(loaded, settings=settings)
     state = open_state(opened)
-    assert isinstance(state, PostgresState)
+    (database,) = state.databases
+    assert isinstance(database, Database)
     with closing(state), open_files(loaded.directories) as files:
         _reject_writers(loaded)
-        places = Places(opened, files, state)
+        places = Places(opened, files, state, database)
         return {kind: copy(places) for kind, copy in KINDS.items()}
 
 
@@ -184,9 +188,10 @@ def _copy_shapes(places: Places) -> int:
 
 def _copy_tokens(places: Places) -> int:
     tokens = [token for token in places.loaded.settings.auth.tokens if token.hash]
+    target = StoredTokenSet(places.database)
     for token in tokens:
-        places.rows.tokens.create(token)
-    return _verify("tokens", (token.name for token in tokens), places.rows.tokens.names())
+        target.create(token)
+    return _verify("tokens", (token.name for token in tokens), target.names())
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
@@ -200,16 +205,16 @@ def _copy_audit(places: Places) -> int:
     for log in files:
         if log.exists():
             lines += filter(None, log.read_text("utf-8", "replace").splitlines())
-    places.rows.audit(places.loaded.audit_file, str).insert_lines(_select_missing(lines, _read_audit(places)))
+    AuditRows(places.database).insert_lines(_select_missing(lines, _read_audit(places)))
     return _verify("audit", lines, _read_audit(places))
 
 
 def _read_audit(places: Places) -> list[str]:
-    return [record for (record,) in places.rows.database.select("SELECT record FROM audit ORDER BY id")]
+    return [record for (record,) in places.database.select("SELECT record FROM audit ORDER BY id")]
 
 
 def _copy_notices(places: Places) -> int:
-    target = places.rows.notices(UNLIMITED_BYTES)
+    target = NoticeRows(places.database, UNLIMITED_BYTES)
     count = 0
     for name in dict.fromkeys(topic.file for topic in places.loaded.settings.notify.topics):
         file = resolve_path(name, places.data, Path.home())
@@ -241,10 +246,10 @@ def _select_missing(source: Iterable[T], target: Iterable[T]) -> list[T]:
 
 def _copy_bundles(places: Places) -> int:
     root = bundles_directory(places.loaded)
-    values = Documents(places.rows.database, KIND)
+    values = Documents(places.database, KIND)
     paths = [file.relative_to(root).as_posix() for file in root.glob("[!.]*/*.json")]
     paths += [name for name in (STATES_FILE, KEY) if (root / name).exists()]
-    with places.rows.database.transaction() as transaction:
+    with places.database.transaction() as transaction:
         transaction.lock(LOCK)
         present = _read_bundles(places)
         new = [path for path in paths if path not in present]
@@ -256,9 +261,9 @@ def _copy_bundles(places: Places) -> int:
 
 
 def _read_bundles(places: Places) -> dict[str, bytes]:
-    values = Documents(places.rows.database, KIND)
+    values = Documents(places.database, KIND)
     values.load()
-    contents = {path: values.open(path, *row) for path, *row in places.rows.database.select(STORED)}
+    contents = {path: values.open(path, *row) for path, *row in places.database.select(STORED)}
     return {path: content for path, content in contents.items() if content != DELETED}
 
 
@@ -279,7 +284,7 @@ def _copy_results(places: Places) -> int:
 
 
 def _list_result_parts(places: Places) -> set[tuple[str, str]]:
-    return {(handle, part) for handle, part in places.rows.database.select("SELECT handle, part FROM files")}
+    return {(handle, part) for handle, part in places.database.select("SELECT handle, part FROM files")}
 
 
 def _copy_part(places: Places, kind: str, handle: str, part: str, file: Path) -> None:
@@ -290,7 +295,7 @@ def _copy_part(places: Places, kind: str, handle: str, part: str, file: Path) ->
         with suppress(ValueError, TypeError, AttributeError):  # content that is not a JSON object
             agent = str(json.loads(content).get("agent", ""))
     chunks = (content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES))
-    rows = PartRows(places.rows.database, str(places.loaded.directories.working_dir), lambda: modified, kind)
+    rows = PartRows(places.database, str(places.loaded.directories.working_dir), lambda: modified, kind)
     rows.publish(handle, cast("Part", part), chunks, agent)
 
 

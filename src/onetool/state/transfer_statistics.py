@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onetool.errors import StorageError
-from onetool.state.postgres_state import PostgresState
+from onetool.state.storage import State
 from onetool.stats import rollup, spending
 from onetool.stats.database import StatisticsFile, StatisticsTables
 from onetool.stats.record import LAST_ROWS, CallRecord, Record, RunRecord, insert_records
@@ -35,7 +35,7 @@ ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, content = exc
 """
 
 
-def copy_statistics(file: Path, state: PostgresState) -> int:
+def copy_statistics(file: Path, state: State) -> int:
     """Copy the statistics of a file, or what was added to it since it was last copied. Return its number of calls."""
     if not file.exists():
         return 0

@@ -1,0 +1,119 @@
+"""State that is kept in files only where there is no database: the audit log, settings, and queues, which need one."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from onetool.errors import AuditUnavailable, ConfigError, ToolError
+from onetool.logging import Log
+from onetool.paths import Directories
+from onetool.state.storage import NOTHING_STORED, JobRequest, JobStatus, QueueStatus, StoredSettings
+from onetool.util.problem import Problem
+from onetool.util.storage_errors import storage_error
+
+if TYPE_CHECKING:
+    from onetool.config.contents import SettingsContents
+    from onetool.editing.edit_history import EditHistory
+    from onetool.editing.planned_edit import PlannedEdit
+    from onetool.editing.settings_editor import SettingsEditor
+
+
+class AuditFile(Log):
+    """Records as JSON lines. Outcomes of calls are written in the background."""
+
+    device = "disk"
+    is_slow = False
+    write_seconds = 5.0
+
+    def __init__(self, file: Path, redact: Callable[[str], str]) -> None:
+        super().__init__(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
+        self._directory = file.parent
+        self.place = str(file)
+
+    def make_refusal(self, message: str) -> ToolError:
+        hint = "free disk space, make the file writable, or set audit.file in onetool.yaml"
+        return AuditUnavailable(message, hint=hint, file=self.place)
+
+    def make_error(self, error: OSError) -> ToolError:
+        return storage_error(self._directory, error)
+
+
+class SettingsFiles:
+    """The settings files of a user and of a project."""
+
+    when_effective: Final = "Running servers apply it within 2 seconds."
+    secrets_place: Final = "secrets.yaml"
+
+    def __init__(self, directories: Directories) -> None:
+        self._directories = directories
+
+    @property
+    def history(self) -> "EditHistory":
+        from onetool.editing.edit_history import EditHistory
+
+        return EditHistory(self._directories.user)
+
+    def version(self) -> object:
+        return self.history.stamp
+
+    def get(self) -> StoredSettings:
+        return NOTHING_STORED
+
+    def refresh(self) -> StoredSettings:
+        return NOTHING_STORED
+
+    def open_editor(
+        self, directories: Directories, env: Mapping[str, str], files: "SettingsContents | None" = None
+    ) -> "SettingsEditor":
+        from onetool.editing.settings_editor import SettingsEditor
+
+        return SettingsEditor(directories, env, files)
+
+    def choose_directory(self, directory: Path) -> Path:
+        return directory
+
+    def finish_edit(self, edit: "PlannedEdit") -> Iterator[str]:
+        from onetool.clients import text_files
+
+        for file in edit.files:
+            backup = text_files.back_up(file.before)
+            note = f" (backup: {backup.name})" if backup else ""
+            yield f"Wrote {file.before.path}{note}"
+
+
+class NoJobs:
+    """Queues need a database, which workers on other machines can reach."""
+
+    def find_problems(self, queues: Mapping[str, str], /) -> Iterator[Problem]:
+        return (Problem.of(make_store_error(pack)) for pack in queues)
+
+    def watch(self, _job: str, _listener: Callable[[], object], /) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def add(self, request: JobRequest, /) -> None:
+        raise make_store_error(request.pack)
+
+    def read(self, _job: str, _after: int, /) -> JobStatus:
+        return JobStatus("lost")
+
+    def cancel(self, job: str, /) -> None:
+        """Do nothing: there is no job."""
+
+    def recover(self, job: str, is_repeatable: bool, /) -> None:
+        """Do nothing: there is no job."""
+
+    def delete(self, job: str, /) -> None:
+        """Do nothing: there is no job."""
+
+    def list_queues(self, _names: Collection[str] = (), /) -> list[QueueStatus]:
+        return []
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+def make_store_error(pack: str) -> ConfigError:
+    message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
+    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
+    return ConfigError(message, hint=hint)
