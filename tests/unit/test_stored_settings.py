@@ -1,5 +1,6 @@
 """Settings in PostgreSQL over settings files: editing them, what they may set, and replicas that cannot use them."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,6 +11,7 @@ import anyio
 import pytest
 from tests.postgres_support import PostgresServer, get_database, get_settings
 
+from onetool.cli.main import main
 from onetool.config.load import Loaded, load
 from onetool.config.settings_reader import SettingsReader, apply_stored, examine_settings
 from onetool.editing.attempts import make_edit
@@ -166,6 +168,23 @@ def test_servers_are_added_with_their_secrets_in_the_store(home: Path, state: St
     assert "tr-5678abcd" not in state.settings.get().text
     with pytest.raises(ToolError, match="nothing to add"):  # a server of a file is not replaced
         changes.plan_pasted('{"mcpServers": {"gh": {"url": "https://evil.example.com"}}}')
+
+
+def test_the_command_imports_servers_into_the_store_and_writes_no_file(
+    home: Path, state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(home, state, "agents", "writer", {"permissions": ["write"]})  # creates the keys
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("ONETOOL_KEY", KEY)
+    monkeypatch.chdir(home)
+    before = {path: path.read_bytes() for path in home.rglob("*.yaml*")}
+    file = home / ".cursor" / "mcp.json"
+    file.parent.mkdir()
+    file.write_text('{"mcpServers": {"tracker": {"url": "https://t.example.com/mcp"}}}', encoding="utf-8")
+    assert main(["import", "cursor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["servers"] == ["tracker"]
+    assert read(home, state).settings.servers["tracker"].url == "https://t.example.com/mcp"
+    assert {path: path.read_bytes() for path in home.rglob("*.yaml*")} == before
 
 
 def test_values_are_bounded(home: Path, state: State) -> None:
