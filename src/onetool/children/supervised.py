@@ -38,7 +38,7 @@ class Supervised(Generic[Child]):
         self._stop = stop
         self._idle = idle
         self._child: Child | None = None
-        self.starting: asyncio.Task[Child] | None = None
+        self._starting: asyncio.Task[Child] | None = None
         self.last_use = 0.0
         self.failure: ToolError | None = None
         self._failures = 0
@@ -47,6 +47,11 @@ class Supervised(Generic[Child]):
     @property
     def live(self) -> Child | None:
         return self._child if self._child is not None and not self._child.is_over else None
+
+    @property
+    def starting(self) -> "asyncio.Task[Child] | None":
+        """The start in progress. One that has ended is not joined: its child may have been stopped at once."""
+        return None if self._starting is None or self._starting.done() else self._starting
 
     @property
     def wait_seconds(self) -> float:
@@ -67,10 +72,11 @@ class Supervised(Generic[Child]):
 
     def begin(self) -> "asyncio.Task[Child]":
         """Start the child, unless it is already starting."""
-        if self.starting is None:
-            self.starting = asyncio.ensure_future(self._run_start())
-            self.starting.add_done_callback(self._end_start)
-        return self.starting
+        starting = self.starting
+        if starting is None:
+            starting = self._starting = asyncio.ensure_future(self._run_start())
+            starting.add_done_callback(retrieve_error)
+        return starting
 
     async def _run_start(self) -> Child:
         try:
@@ -88,10 +94,6 @@ class Supervised(Generic[Child]):
         self.last_use = asyncio.get_running_loop().time()
         self._stop_when_idle(child)
         return child
-
-    def _end_start(self, task: "asyncio.Task[Child]") -> None:
-        self.starting = None
-        retrieve_error(task)
 
     def retry_now(self) -> None:
         """Forget the last failure: its reason is gone."""
