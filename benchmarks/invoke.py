@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 from tests.http_support import page, serve_site
 
-from onetool.backends.http import HttpBackend
-from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http.backend import HttpBackend
+from onetool.backends.http.definition import HttpImpl
 from onetool.config.model import Http
 from onetool.core.bus.bus import ToolBus
 from onetool.core.context import Permission, ToolContext

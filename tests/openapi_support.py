@@ -21,9 +21,9 @@ from tests.conftest import find_program
 from tests.proxy_support import CACHE, install_once
 from tests.support import eventually
 
-from onetool.backends.http_tool.impl import HttpImpl
-from onetool.backends.http_tool.placeholders import Placeholder, UploadedFile, Values
-from onetool.backends.http_tool.transfers import FileUploads
+from onetool.backends.http.backend import FileUploads
+from onetool.backends.http.definition import HttpImpl
+from onetool.backends.http.placeholders import Placeholder, UploadedFile, Values
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
 from onetool.core.context import ToolContext

@@ -32,7 +32,7 @@ from tests.runs_support import answer_in_terminal
 from tests.support import TIMEOUT_SECONDS, App, environment, eventually
 
 from onetool.app import OneTool, read_settings
-from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http.definition import HttpImpl
 from onetool.cli.main import command
 from onetool.cli.serve import PORT
 from onetool.clients import client_servers, text_files

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from tests.http_support import Page, ReceivedRequest, Site, page, serve_site
 
 from onetool import Permission, Result, ToolBus, ToolContext
-from onetool.backends.http import HttpBackend
-from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http.backend import HttpBackend
+from onetool.backends.http.definition import HttpImpl
 from onetool.config.model import Http
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool

@@ -18,11 +18,11 @@ import pytest
 from tests.http_support import Page, ReceivedRequest, Site, page, send_response
 
 from onetool import Permission, Result, ToolBus, ToolContext
-from onetool.backends.http import HttpBackend
-from onetool.backends.http_tool.impl import HttpImpl
-from onetool.backends.http_tool.rate_limit import RateLimiter
-from onetool.backends.http_tool.response import ResponseReader, ResponseRedactor
-from onetool.backends.http_tool.selector import select
+from onetool.backends.http.backend import HttpBackend
+from onetool.backends.http.definition import HttpImpl
+from onetool.backends.http.rate_limit import RateLimiter
+from onetool.backends.http.response import ResponseReader, ResponseRedactor
+from onetool.backends.http.selector import select
 from onetool.config.model import Http
 from onetool.core.context import RunScope
 from onetool.core.schema import Schema
@@ -564,7 +564,7 @@ def test_a_cancelled_call_is_not_retried(site: Site) -> None:
 
 def test_importing_the_backend_is_cheap() -> None:
     heavy = ("pydantic", "httpx2", "jmespath", "orjson")
-    code = f"import sys, onetool.backends.http; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, onetool.backends.http.backend; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from onetool.backends.http_tool import credentials
+from onetool.backends.http import credentials
 from onetool.bundles.archive import pack, unpack
 from onetool.bundles.model import ToolDraft
 from onetool.errors import BundleError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.openapi_support import build_document, import_document
 
-from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http.definition import HttpImpl
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.model import BundleDraft, ToolDraft
 from onetool.bundles.openapi import to_bundle

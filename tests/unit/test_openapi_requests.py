@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.openapi_support import build_document, build_request, build_swagger, import_document, import_tool
 
-from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http.definition import HttpImpl
 from onetool.errors import BundleError
 from onetool.net import Request
 

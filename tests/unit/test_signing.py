@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import ValidationError
 
-from onetool.backends.http_tool.impl import HttpImpl
-from onetool.backends.http_tool.placeholders import Values
+from onetool.backends.http.definition import HttpImpl
+from onetool.backends.http.placeholders import Values
 from onetool.errors import ToolError
 from onetool.net import Request
 

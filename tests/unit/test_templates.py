@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from onetool.backends.http_tool.impl import HttpImpl
-from onetool.backends.http_tool.placeholders import Placeholder, Values, parse
+from onetool.backends.http.definition import HttpImpl
+from onetool.backends.http.placeholders import Placeholder, Values, parse
 from onetool.errors import ArgumentError, ToolError
 from onetool.net.messages import Request
 from onetool.net.urls import parse_target

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any
 
-from onetool.backends.http_tool import credentials
+from onetool.backends.http import credentials
 from onetool.bundles.imported import BundleImport, ToolEntry, max_value_count, parse_host
 from onetool.bundles.rules import check_slug, check_version_label, invalid
 from onetool.errors import BundleError
@@ -238,7 +238,7 @@ def _add_file_name(name: str) -> Iterator[None]:
 
 def _list_requirements(tools: list[ToolEntry]) -> tuple[list[str], list[str]]:
     """Return the hosts that the tools call and the secrets that they use."""
-    from onetool.backends.http_tool.impl import HttpImpl
+    from onetool.backends.http.definition import HttpImpl
 
     calls = [HttpImpl.model_validate(body["httpImpl"]) for _, _, body in tools if body["type"] == "http"]
     hosts = dict.fromkeys(parse_host(request.url_template) for call in calls for request in call.requests)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 
-from onetool.backends.http_tool import credentials
+from onetool.backends.http import credentials
 from onetool.bundles import listing, rules, store_errors
 from onetool.bundles.builtins import STATES_FILE, BuiltIns
 from onetool.bundles.bundle_index import read_meta

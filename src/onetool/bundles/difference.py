@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
 
-from onetool.backends.http_tool import credentials
+from onetool.backends.http import credentials
 from onetool.bundles.model import StoredTool, ToolDraft
 from onetool.util.sanitize import clean
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -202,7 +202,7 @@ class ToolDraft(_Draft):
     def _check_http_impl(cls, impl: JsonObject | None) -> JsonObject | None:
         """Validate the implementation, but keep it as it was sent."""
         if impl is not None:
-            from onetool.backends.http_tool.impl import HttpImpl
+            from onetool.backends.http.definition import HttpImpl
 
             HttpImpl.model_validate(impl)
         return impl
@@ -210,8 +210,7 @@ class ToolDraft(_Draft):
     @model_validator(mode="after")
     def _check_placeholders(self) -> Self:
         if self.http_impl is not None:
-            from onetool.backends.http_tool.impl import HttpImpl
-            from onetool.backends.http_tool.placeholder_check import find_placeholder_problem
+            from onetool.backends.http.definition import HttpImpl, find_placeholder_problem
 
             _raise_problem(find_placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema))
         return self
@@ -219,7 +218,7 @@ class ToolDraft(_Draft):
     @field_validator("arg_schema")
     @classmethod
     def _check_arg_schema(cls, schema: JsonObject) -> JsonObject:
-        from onetool.backends.http_tool import credentials
+        from onetool.backends.http import credentials
 
         kinds = schema.get("type", "object")
         if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
@@ -243,7 +242,7 @@ def impl_problem(kind: ToolType, http: JsonObject | None, python: PythonImpl | N
 
 def list_warnings(bundle_slug: str, impl: JsonMapping | None, schema: object) -> list[str]:
     """Return the warnings about literal credentials in a tool."""
-    from onetool.backends.http_tool import credentials
+    from onetool.backends.http import credentials
     from onetool.util.secret_finder import secret_name
 
     effect = "contains a literal credential, which is masked in responses and removed from exports"
@@ -357,7 +356,7 @@ class StoredTool(_Model):
 
     def as_json(self) -> JsonObject:
         """Return the REST representation: literal credentials are masked, with warnings about them."""
-        from onetool.backends.http_tool import credentials
+        from onetool.backends.http import credentials
 
         body = self.as_stored()
         warnings = list_warnings(self.bundle_slug, self.http_impl, self.arg_schema)

@@ -88,7 +88,7 @@ def find_secret_uses(tools: Iterable[tuple[str, str]]) -> list[SecretUse]:
 
 def list_uses(bundle: str, impl: JsonMapping | None) -> list[SecretUse]:
     """Return the uses of secrets in one definition, which may be invalid."""
-    from onetool.backends.http_tool.impl import list_requests
+    from onetool.backends.http.definition import list_requests
 
     uses: dict[SecretUse, None] = {}
     for part in list_requests(impl):

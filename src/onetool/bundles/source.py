@@ -45,9 +45,9 @@ from onetool.util.sanitize import clean, clean_schema
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.backends.http import HttpBackend
-    from onetool.backends.http_tool.impl import HttpImpl, OAuthFlow
-    from onetool.backends.http_tool.rate_limit import RateLimiter
+    from onetool.backends.http.backend import HttpBackend
+    from onetool.backends.http.definition import HttpImpl, OAuthFlow
+    from onetool.backends.http.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
@@ -438,7 +438,7 @@ class BundleSource(ToolSource):
         return _LazyBackend(lambda: self._make_http_backend(stored), stored.http_impl or {}, tuple(pack.accounts))
 
     def _make_http_backend(self, stored: "StoredTool") -> "HttpBackend":
-        from onetool.backends.http import HttpBackend
+        from onetool.backends.http.backend import HttpBackend
 
         def sign_in(flow: "OAuthFlow", origin: str, context: ToolContext) -> TokenSource:
             target = self._make_target(stored.bundle_slug, origin, flow, flow.scopes)
@@ -491,7 +491,7 @@ def _is_busy(store: "BundleStore") -> bool:
 
 def find_flows(impl: "JsonObject | None") -> "Iterator[tuple[str, OAuthFlow]]":
     """Yield the origin and the endpoints of each request of a tool that a sign-in can authenticate."""
-    from onetool.backends.http_tool.impl import list_requests
+    from onetool.backends.http.definition import list_requests
 
     if impl is None or '"oauth"' not in json.dumps(impl, default=str):
         return
@@ -572,7 +572,7 @@ class _LazyBackend:
 
     def list_origins(self) -> list[str]:
         """Return the origins of its requests, without redirects."""
-        from onetool.backends.http_tool.credentials import list_origins
+        from onetool.backends.http.credentials import list_origins
 
         return ["://".join(origin) for origin in list_origins(self._impl) if origin]
 
@@ -598,8 +598,7 @@ def _validate_impl(stored: "StoredTool") -> "HttpImpl":
     """Return the validated implementation: the file may have been edited since it was stored."""
     from pydantic import ValidationError
 
-    from onetool.backends.http_tool.impl import HttpImpl
-    from onetool.backends.http_tool.placeholder_check import find_placeholder_problem
+    from onetool.backends.http.definition import HttpImpl, find_placeholder_problem
     from onetool.bundles.model import to_bundle_error
 
     name = f"{stored.bundle_slug}.{stored.slug}"

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from onetool.backends.http_tool import credentials
+from onetool.backends.http import credentials
 from onetool.config.contents import TRUST_FILE as TRUST
 from onetool.errors import ToolError
 from onetool.paths import PROMPTS, SECRETS

@@ -17,7 +17,7 @@ from typing import Any
 from onetool.core.schema import Schema
 from onetool.core.schema_work import WORK_PER_STATE, is_expensive, weigh_pattern
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_SCHEMA_BYTES = 1 << 19  # which take up to 0.15 s to compile
 MAX_REFERENCES = 2_000  # which take up to 0.1 s to compile
@@ -27,6 +27,7 @@ MAX_PATTERN_STATES = 10_000  # of all patterns of a schema, which take up to 0.1
 MAX_PATTERN_BYTES = 1 << 20  # of one compiled pattern
 MAX_LISTED_PATTERNS = 20
 MAX_PATTERN_CHARS = 100  # of an unsupported pattern in messages
+MAX_SCHEMAS = 1_000  # subschemas to search for arguments
 CHECK_SECONDS = 5
 MAX_MEMORY_BYTES = 2 << 30
 NICENESS = 10
@@ -136,6 +137,50 @@ async def find_problem(schema: ForeignSchema, value: Any) -> str | None:
     from anyio.to_thread import run_sync as run_in_thread
 
     return await run_in_thread(find_problem_in_process, schema, value)
+
+
+def find_arguments(schema: JsonMapping) -> tuple[set[str], list[str]]:
+    """Return the names of the arguments that a schema declares, and patterns of further ones."""
+    names: set[str] = set()
+    patterns: list[str] = []
+    for part in _iterate_subschemas(schema):
+        names.update(_get_if(Mapping, part, "properties"))
+        names.update(name for name in _get_if(list, part, "required") if isinstance(name, str))
+        patterns += _get_if(Mapping, part, "patternProperties")
+    return names, patterns
+
+
+def _iterate_subschemas(schema: JsonMapping) -> Iterator[JsonMapping]:
+    """Yield the schema and all subschemas that apply to the same object."""
+    pending: list[Any] = [schema]
+    seen: set[int] = set()
+    while pending and len(seen) < MAX_SCHEMAS:
+        part = pending.pop()
+        if not isinstance(part, Mapping) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        for key in ("allOf", "anyOf", "oneOf"):
+            pending += _get_if(list, part, key)
+        pending += [part.get(key) for key in ("if", "then", "else")]
+        pending += dict(_get_if(Mapping, part, "dependentSchemas")).values()
+        pending.append(_follow_reference(schema, part.get("$ref")))
+
+
+def _get_if(kind: type, schema: JsonMapping, key: str) -> Any:
+    """Return the value of a keyword, or nothing if it has another type."""
+    value = schema.get(key)
+    return value if isinstance(value, kind) else ()
+
+
+def _follow_reference(schema: JsonMapping, reference: object) -> Any:
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    target: Any = schema
+    for step in reference.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        target = target.get(key) if isinstance(target, Mapping) else None
+    return target
 
 
 def check_in_process(schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:

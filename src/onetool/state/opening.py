@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onetool.backends.http_tool.rate_limit import RateLimiter
+from onetool.backends.http.rate_limit import RateLimiter
 from onetool.config.load import Loaded
 from onetool.config.model import Output
 from onetool.errors import ToolError

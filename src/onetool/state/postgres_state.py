@@ -5,7 +5,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.backends.http_tool.rate_limit import RateLimiter
+from onetool.backends.http.rate_limit import RateLimiter
 from onetool.core.bus.budget import SharedBudgetGuard
 from onetool.errors import ToolError
 from onetool.proxy.definitions import ToolLists

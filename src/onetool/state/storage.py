@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from onetool.backends.http_tool.rate_limit import RateLimiter
+    from onetool.backends.http.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
     from onetool.config.contents import SettingsContents
     from onetool.config.model import Agent, Output, Token

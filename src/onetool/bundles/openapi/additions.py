@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from onetool.backends.http_tool.placeholders import list_placeholders, parse
-from onetool.backends.http_tool.request import check_headers
+from onetool.backends.http.placeholders import list_placeholders, parse
+from onetool.backends.http.request import check_headers
 from onetool.bundles.rules import invalid
 from onetool.util.secret_finder import is_secret_name
 from onetool.util.text import quote

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from onetool.backends.http_tool.body import FORM_DATA, OTHER_TYPE, is_json
+from onetool.backends.http.body import FORM_DATA, OTHER_TYPE, is_json
 from onetool.bundles.openapi.document import as_mapping, as_text
 from onetool.bundles.openapi.parameters import add_fields, get_list_format, join_list, to_json_text_schema
 from onetool.bundles.openapi.request import RequestBuilder, escape_literal

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from onetool.backends.http_tool.placeholder_check import find_arguments
 from onetool.core.context import unfreeze
+from onetool.core.foreign_schema import find_arguments
 from onetool.core.registry import nearest
 from onetool.core.signature import signature
 from onetool.core.tool import Tool

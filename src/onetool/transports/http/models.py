@@ -40,7 +40,7 @@ from onetool.admin.model import (
     absent,
     take_single,
 )
-from onetool.backends.http_tool.impl import HttpImpl
+from onetool.backends.http.definition import HttpImpl
 from onetool.bundles.difference import Part
 from onetool.bundles.model import (
     Bundle,

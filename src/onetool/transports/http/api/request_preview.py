@@ -1,21 +1,34 @@
-"""`POST /api/request-preview`: the request that an HTTP tool would send, stored or not, without sending it."""
+"""`POST /api/request-preview`: the request that an HTTP tool would send, stored or not, without sending it.
 
+Secrets are not looked up: their references are shown instead.
+"""
+
+import re
+import secrets
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from onetool.backends.http_tool.preview import preview_request
+from onetool.backends.http import credentials
+from onetool.backends.http.definition import HttpImpl, HttpStep
+from onetool.backends.http.placeholders import Placeholder, UploadedFile, Values
 from onetool.bundles.model import to_bundle_error
+from onetool.core.foreign_schema import ForeignSchema, check_in_process
 from onetool.errors import ArgumentError
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.models import PreviewBody, RequestView
 from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.util.redact import REDACTED
+from onetool_child.json_types import JsonObject
 
 PATH = "/api/request-preview"
+MAX_BODY_CHARS = 20_000
+HIDDEN = "hidden"  # instead of a literal credential
 
 
 class PreviewHandlers:
@@ -34,10 +47,48 @@ class PreviewHandlers:
 
 
 def _build(body: PreviewBody) -> RequestView:
+    """Return the first request of the call. Later ones depend on its response."""
     try:
-        found = preview_request(body.http_impl, body.arg_schema, body.args)
+        arguments = ForeignSchema.from_json(body.arg_schema)
+        args = _check_arguments(arguments, body.args)
+        impl = HttpImpl.model_validate(credentials.replace(body.http_impl, lambda _location, _value: HIDDEN))
+        return _fill_request(impl, args, arguments.required)
     except ValidationError as error:
         raise to_bundle_error(error) from None
     except ArgumentError as error:
         raise ApiError("invalid", error.message, dict(error.fields)) from None
-    return RequestView(**found._asdict())
+
+
+def _check_arguments(schema: ForeignSchema, args: JsonObject) -> JsonObject:
+    check = check_in_process if schema.is_costly(args, is_converted=True) else ForeignSchema.check
+    return {**schema.defaults, **check(schema, dict(args))}
+
+
+def _fill_request(impl: HttpImpl, args: JsonObject, required: frozenset[str]) -> RequestView:
+    part = impl.requests[0]
+    nonce = secrets.token_hex(8)
+    values = Values(
+        args,
+        required,
+        lambda name: f"S{nonce}{name}E{nonce}",  # letters and digits only: never encoded
+        steps={} if isinstance(part, HttpStep) else None,
+        read_file=_describe_file,
+    )
+    request = part.request.fill(values)
+
+    def show(text: str) -> str:
+        return re.sub(f"S{nonce}(.*?)E{nonce}", r"${secret:\1}", text)
+
+    def show_header(name: str, text: str) -> str:
+        is_opaque = name.lower() in request.credentials and nonce not in text  # such as base64
+        return REDACTED if is_opaque else show(text)
+
+    headers = [(name, show_header(name, text)) for name, text in request.headers]
+    body = None if request.content is None else show(request.content.decode("utf-8", "replace"))[:MAX_BODY_CHARS]
+    step = part.name if isinstance(part, HttpStep) else ""
+    return RequestView(step=step, method=request.method, url=show(request.url), headers=headers, body=body)
+
+
+def _describe_file(value: Any, _placeholder: Placeholder) -> UploadedFile:
+    name = value if isinstance(value, str) else ""
+    return UploadedFile(f"(content of {name or 'the file'})".encode("utf-8", "replace"), name.rpartition("/")[2])

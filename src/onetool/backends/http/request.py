@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote as quote_url, unquote, unquote_plus
 
-from onetool.backends.http_tool.placeholders import (
+from onetool.backends.http.placeholders import (
     Parts,
     Placeholder,
     Values,
@@ -33,8 +33,8 @@ from onetool.net.outgoing import FORBIDDEN_IN_VALUES, RESERVED_HEADERS, TOKEN
 from onetool.util.text import quote
 
 if TYPE_CHECKING:
-    from onetool.backends.http_tool.body import BodyTemplate
-    from onetool.backends.http_tool.signing import Signer
+    from onetool.backends.http.body import BodyTemplate
+    from onetool.backends.http.signing import Signer
 
 MAX_PORT = 65_535
 MAX_DEPTH = 8  # nested objects and lists in a parameter

@@ -1,12 +1,15 @@
 """`httpImpl`: the validated definition of an HTTP tool, as in storage and in the REST API.
 
+Every placeholder must name an argument of the tool: one that no argument fills would be dropped from the request, and
+credentials with it. A definition cannot choose a file: only a caller names the files that are sent or written.
+
 This imports pydantic, so it is only imported when a tool is stored or first called.
 """
 
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,10 +22,10 @@ from pydantic import (
     model_validator,
 )
 
-from onetool.backends.http_tool import credentials
-from onetool.backends.http_tool.body import BodyTemplate, parse_body
-from onetool.backends.http_tool.placeholders import STEPS, Placeholder, format_scalar, list_placeholders, parse
-from onetool.backends.http_tool.request import (
+from onetool.backends.http import credentials
+from onetool.backends.http.body import BodyTemplate, parse_body
+from onetool.backends.http.placeholders import STEPS, Placeholder, format_scalar, list_placeholders, parse
+from onetool.backends.http.request import (
     BasicAuth,
     HeaderTemplate,
     ParameterTemplate,
@@ -30,12 +33,18 @@ from onetool.backends.http_tool.request import (
     check_headers,
     parse_url,
 )
-from onetool.backends.http_tool.signing import RECIPES, Signer
+from onetool.backends.http.signing import RECIPES, Signer
 from onetool.config.model import CamelSection, to_upper
+from onetool.core.foreign_schema import ForeignSchema, find_arguments
+from onetool.core.registry import nearest
+from onetool.core.schema import Schema
+from onetool.errors import ArgumentError
+from onetool.util.text import did_you_mean
 from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_STEPS = 10
 MAX_EVENTS = 10_000
+MAX_NAMES_SHOWN = 20
 STEP_PARTS = ("body", "headers", "cookies", "status")
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
@@ -402,3 +411,39 @@ def _check_step_placeholder(placeholder: Placeholder, names: list[str], prefix: 
     if part not in STEP_PARTS:
         expected = ", ".join(f"${{steps.{name}.{step_part}}}" for step_part in STEP_PARTS)
         raise ValueError(f"{prefix}{placeholder} is not a part of a response (expected {expected})")
+
+
+# --- arguments -----------------------------------------------------------------------------------------------------
+
+
+def find_placeholder_problem(impl: HttpImpl, schema: JsonMapping) -> str | None:
+    """Return the problem with the first placeholder that names no argument, or None."""
+    arguments, patterns = find_arguments(schema)
+    try:
+        unknown = _find_unmatched(sorted(impl.arguments - arguments), patterns)
+    except ArgumentError as error:
+        return f"{error.message}. Hint: declare the arguments in properties"
+    if unknown is not None:
+        return _format_problem(unknown, sorted(arguments))
+    if impl.steps and STEPS in arguments:
+        return f"the argument {STEPS} of argSchema conflicts with httpImpl.steps; rename the argument"
+    with_default = sorted(impl.file_arguments & Schema.from_json(schema).defaults.keys())
+    return f"argSchema.properties.{with_default[0]} names a file and must not have a default" if with_default else None
+
+
+def _format_problem(name: str, arguments: list[str]) -> str:
+    suggestion = did_you_mean(f"${{{match}}}" for match in nearest(name, arguments)[:1])
+    names = ", ".join(arguments[:MAX_NAMES_SHOWN]) or "none"
+    return (
+        f"unknown placeholder ${{{name}}}.{suggestion} Arguments in argSchema: {names}. "
+        f"Hint: write ${{secret:{name}}} for a secret, or add {name} to the properties of argSchema"
+    )
+
+
+def _find_unmatched(names: Collection[str], patterns: Iterable[str]) -> str | None:
+    """Return a name that matches none of the patterns, which are those of a foreign schema; None if all do."""
+    names_only = {"patternProperties": {pattern: {} for pattern in patterns}, "additionalProperties": False}
+    schema = ForeignSchema.from_json(names_only)
+    if schema.is_costly(dict.fromkeys(names)):
+        raise ArgumentError("checking the placeholders against patternProperties takes too long")
+    return next((name for name in names if schema.problem({name: None}) is not None), None)

@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus, urljoin
 
 import anyio
 
-from onetool.backends.http_tool.body import OTHER_TYPE
+from onetool.backends.http.body import OTHER_TYPE
 from onetool.errors import ToolError
 from onetool.net.messages import EVENT_STREAM, Response
 from onetool.util.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, REDACTED, Redactor, list_encodings
@@ -91,7 +91,7 @@ class ResponseReader:
     def _apply_selector(self, value: Any) -> Any:
         if self.selector is None or value is None:
             return value
-        from onetool.backends.http_tool.selector import select
+        from onetool.backends.http.selector import select
 
         selected = select(self.selector, value)
         _check_limits(selected, self.max_bytes, "the result of the selector")

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from onetool.backends.http_tool.placeholders import Parts, Values
+from onetool.backends.http.placeholders import Parts, Values
 from onetool.errors import ToolError
 from onetool.net.messages import Request
 from onetool.net.outgoing import FORBIDDEN_IN_VALUES

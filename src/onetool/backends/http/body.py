@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from xml.sax.saxutils import escape
 
-from onetool.backends.http_tool.placeholders import (
+from onetool.backends.http.placeholders import (
     BOUNDARY,
     MISSING,
     Parts,
@@ -32,7 +32,7 @@ from onetool.backends.http_tool.placeholders import (
     require_literal,
     to_text,
 )
-from onetool.backends.http_tool.request import ParameterTemplate, encode_form, encode_query, parse_query
+from onetool.backends.http.request import ParameterTemplate, encode_form, encode_query, parse_query
 from onetool.errors import ArgumentError
 from onetool.net.outgoing import FORBIDDEN_IN_VALUES
 from onetool_child.json_types import JsonObject

@@ -37,14 +37,10 @@ class RateLimiter:
             self.problem = f"{error.message}; maxCallsPerMinute is counted per process"
             wait = counted
         if wait:
-            raise _rate_limit_error(limit, limit, wait)
-
-
-def _rate_limit_error(count: int, limit: int, seconds: float) -> BudgetExceeded:
-    wait = max(1, math.ceil(seconds))
-    return BudgetExceeded(
-        f"rate limit exceeded: {pluralize(count, 'call')} in the last minute "
-        f"(maxCallsPerMinute is {limit}); retry in {wait} s",
-        code="rate_limited",
-        retry_after=wait,
-    )
+            seconds = max(1, math.ceil(wait))
+            raise BudgetExceeded(
+                f"rate limit exceeded: {pluralize(limit, 'call')} in the last minute "
+                f"(maxCallsPerMinute is {limit}); retry in {seconds} s",
+                code="rate_limited",
+                retry_after=seconds,
+            )
