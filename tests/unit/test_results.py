@@ -25,6 +25,7 @@ from onetool.results.files import LOCK, USAGE, ResultFiles
 from onetool.results.hits import Deadline
 from onetool.results.matches import compile_pattern, find_lines, find_parts
 from onetool.results.similar import find_similar, split_lines
+from onetool.util.clock_watch import ClockWatch
 
 HOUR = 3600.0
 NEVER_STORED = "0" * 32
@@ -223,7 +224,7 @@ def test_markers_of_removed_results_are_bounded(directory: Path, clock: Clock) -
     for _ in range(30):
         store_text(results, "x" * 10_000)
         clock.now += 1
-    existing = ResultFiles(directory, clock, max_remembered=5).clean(HOUR)
+    existing = ResultFiles(directory, ClockWatch(clock), max_remembered=5).clean(HOUR)
     assert len(list_files(directory)) == 5 + 3 * len(existing)
 
 

@@ -27,6 +27,7 @@ from onetool.state.postgres_database import Database
 from onetool.state.queue_connector import PatientConnector
 from onetool.state.result_rows import PartRows
 from onetool.state.worker_jobs import HeldJob, WorkerJobs
+from onetool.util.clock_watch import ClockWatch
 from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping
 
@@ -156,7 +157,7 @@ class QueueWorker:
 
     def _store_media(self, facts: JsonMapping, data: bytes, mime_type: str) -> str:
         output = self._loaded.settings.output
-        parts = PartRows(self._database, facts["scope"], kind="media")
+        parts = PartRows(self._database, facts["scope"], ClockWatch(self._database.now), "media")
         media = Media(parts, output.result_ttl, max_bytes=output.max_stored_bytes)
         return media.put(data, mime_type, facts["context"]["agent_id"], facts["token_id"])
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import Part, ResultFiles, ResultParts, is_handle, new_handle
 from onetool.results.quota import Stored, select_oldest
-from onetool.util.clock_watch import Clock, read_steady_clock
+from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 from onetool.util.versioning import check_version
 
 VERSION = 1
@@ -92,4 +92,5 @@ def open_media(
     steady: Clock = read_steady_clock,
 ) -> Media:
     """Return the blobs in the files of a directory."""
-    return Media(ResultFiles(directory, clock, kind="media", steady=steady), ttl, clock, max_bytes)
+    files = ResultFiles(directory, ClockWatch(clock, steady), kind="media")
+    return Media(files, ttl, clock, max_bytes)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
-from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
+from onetool.util.clock_watch import ClockWatch
 from onetool.util.locks import locked
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -95,18 +95,16 @@ class ResultFiles:
     def __init__(
         self,
         directory: Path,
-        clock: Clock,
+        clock_watch: ClockWatch,
         max_remembered: int = DEFAULT_MAX_REMEMBERED,
         *,
         kind: str = "result",
-        steady: Clock = read_steady_clock,
     ) -> None:
         self.place = str(directory)
         self._directory = directory
         self._kind = kind
-        self._clock = clock
-        self._clock_watch = ClockWatch(clock, steady)
-        self._clock_watch.is_reliable()  # a jump from now on is seen
+        self._clock = clock_watch.clock
+        self._clock_watch = clock_watch
         self._max_remembered = max_remembered
 
     def prepare(self) -> None:

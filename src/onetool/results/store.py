@@ -21,7 +21,7 @@ from onetool.results.meta import Meta
 from onetool.results.quota import Quota, Stored
 from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
-from onetool.util.clock_watch import Clock, read_steady_clock
+from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 from onetool_child.json_types import JsonMapping, JsonObject
 
 _SEARCH_SECONDS = 30.0
@@ -306,7 +306,7 @@ class ResultStore(StoredResults):
         quota: Quota | None = None,
         steady: Clock = read_steady_clock,
     ) -> None:
-        files = ResultFiles(directory, clock, steady=steady)
+        files = ResultFiles(directory, ClockWatch(clock, steady))
         super().__init__(files, ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota)
 
 

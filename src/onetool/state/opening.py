@@ -35,7 +35,7 @@ from onetool.state.storage import State, StateDescription, StoredTokens
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
-from onetool.util.clock_watch import Clock
+from onetool.util.clock_watch import Clock, ClockWatch
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
@@ -70,11 +70,13 @@ def open_files(directories: Directories) -> State:
     statistics = StatisticsFile(data / "stats" / "stats.db")
     recorder = Recorder(statistics)
     sessions = SessionStore(directories.private)
-    open_parts = partial(_open_part_files, data / "tmp")
+    clock_watch = ClockWatch(time.time)
+    open_parts = partial(_open_part_files, data / "tmp", clock_watch)
     return State(
         place=str(data),
         databases=(*files.values(), cache, sessions.database),
         describe=lambda: StateDescription({"store": "files", "directory": str(data)}, [f"files in {data}"]),
+        clock_watch=clock_watch,
         load_key=_make_key_loader(directories),
         search=Search(data / "cache"),
         recorder=recorder,
@@ -142,8 +144,8 @@ def open_bundles(
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _open_part_files(directory: Path, kind: str) -> ResultFiles:
-    return ResultFiles(directory, time.time, kind=kind)
+def _open_part_files(directory: Path, clock_watch: ClockWatch, kind: str) -> ResultFiles:
+    return ResultFiles(directory, clock_watch, kind=kind)
 
 
 def _make_key_loader(directories: Directories) -> Callable[[str], bytes]:

@@ -31,6 +31,7 @@ from onetool.state.status import describe_status
 from onetool.state.storage import State
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
+from onetool.util.clock_watch import ClockWatch
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
@@ -57,7 +58,8 @@ def open_rows(
     recorder = Recorder(statistics)
     counters = CounterTables(database)
     tokens = StoredTokenSet(database)
-    open_parts = partial(PartRows, database, scope, database.now)
+    clock_watch = ClockWatch(database.now)
+    open_parts = partial(PartRows, database, scope, clock_watch)
 
     def open_mirror(_directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
         make_directory = partial(BundleMirror, database=database)
@@ -69,6 +71,7 @@ def open_rows(
         backup_note=BACKUP_NOTE,
         databases=(database,),
         describe=partial(describe_status, database),
+        clock_watch=clock_watch,
         load_key=cache(partial(load_key, database)),
         load_first=_load_first,
         search=Search(search_directory or cache_directory),

@@ -5,14 +5,13 @@ A result is readable on every replica with the same working directory, which is 
 
 import io
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, cast, get_args
 
 from onetool.results.files import Part, StoredFiles
 from onetool.state.postgres_database import Database, Statements
-from onetool.util.clock_watch import Clock, Sweep
+from onetool.util.clock_watch import ClockWatch, Sweep
 
 CHUNK_BYTES = 1 << 20
 SWEEP_SECONDS = 60.0
@@ -37,13 +36,13 @@ CONTENT = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY number
 class PartRows:
     """The parts of results (`kind` is "result") or media, with the interface of `ResultFiles`."""
 
-    def __init__(self, database: Database, scope: str, clock: Clock = time.time, kind: str = "result") -> None:
+    def __init__(self, database: Database, scope: str, clock_watch: ClockWatch, kind: str = "result") -> None:
         self.place = database.place
         self._database = database
         self._scope = scope
-        self._clock = clock
+        self._clock = clock_watch.clock
         self._kind = kind
-        self._expiry = Sweep(clock, SWEEP_SECONDS)
+        self._expiry = Sweep(clock_watch, SWEEP_SECONDS)
 
     def prepare(self) -> None:
         """Do nothing: migrations create the tables."""

@@ -217,12 +217,6 @@ class RunTables:
             return False
         return state is not RunState.HALTED or self.is_alive(run.owner)
 
-    @property
-    def problem(self) -> str:
-        """The reason for which runs do not expire now; empty if they do."""
-        jump = self._clock_watch.jump
-        return f"the clock jumped by {jump:+,.0f} s: no run expires or is deleted for some minutes" if jump else ""
-
     def now(self) -> float:
         """Return the time with which expiries are compared."""
         return self._clock()
@@ -348,7 +342,7 @@ class RunTables:
     def delete_expired(self, now: float) -> int:
         """Expire runs that nobody answered in time and delete old ended runs. Return the number of both.
 
-        After a jump of the clock, nothing is expired or deleted for a while: the clock may be wrong. See `problem`.
+        After a jump of the clock, nothing is expired or deleted for a while: the clock may be wrong.
         """
         if not self._clock_watch.is_reliable() or not self._database.select(ANY_RUN):
             return 0

@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.state.sqlite_database import StateDatabase
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
+    from onetool.util.clock_watch import ClockWatch
 
 Pinned = dict[str, dict[str, Any]]  # definitions by the name of the tool
 
@@ -330,7 +331,7 @@ class StateDescription(NamedTuple):
     lines: list[str]
 
 
-CLOCK_HINT: Final = "check the date of the machine; runs expire again when the clock has been steady for ten minutes"
+CLOCK_HINT: Final = "check the date of the machine; data expires again when the clock has been steady for ten minutes"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -344,6 +345,7 @@ class State:
     backup_note: str = ""  # what a backup of the files does not include; empty if it includes all
     databases: "Collection[StateDatabase]"
     describe: Callable[[], StateDescription]
+    clock_watch: "ClockWatch"  # of the clock that expiries are compared with
     load_key: Callable[[str], bytes]  # returns a key that all processes with this state have, which is created once
     load_first: Callable[["State"], object] | None = None  # loads what an event loop reads without waiting
     search: "Search"
@@ -388,8 +390,9 @@ class State:
         place = self.recorder.database.location
         messages = dict.fromkeys(filter(None, (self.recorder.problem, self.shapes.problem)))
         problems = [Problem(message, location=place, code=STORAGE) for message in messages]
-        if self.runs.problem:
-            problems.insert(0, Problem(self.runs.problem, CLOCK_HINT, level=WARNING))
+        jump = self.clock_watch.problem or self.recorder.clock_watch.problem  # a database has a clock of its own
+        if jump:
+            problems.insert(0, Problem(jump, CLOCK_HINT, level=WARNING))
         if self.ended_sessions.problem:
             problems.append(self.ended_sessions.problem)
         return problems

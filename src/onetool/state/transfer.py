@@ -29,6 +29,7 @@ from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
 from onetool.state.storage import State
 from onetool.state.transfer_statistics import copy_statistics
+from onetool.util.clock_watch import ClockWatch
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
 
@@ -295,7 +296,7 @@ def _copy_part(places: Places, kind: str, handle: str, part: str, file: Path) ->
         with suppress(ValueError, TypeError, AttributeError):  # content that is not a JSON object
             agent = str(json.loads(content).get("agent", ""))
     chunks = (content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES))
-    rows = PartRows(places.database, str(places.loaded.directories.working_dir), lambda: modified, kind)
+    rows = PartRows(places.database, str(places.loaded.directories.working_dir), ClockWatch(lambda: modified), kind)
     rows.publish(handle, cast("Part", part), chunks, agent)
 
 

@@ -18,7 +18,7 @@ from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE
 from onetool.util.background import Background
-from onetool.util.clock_watch import Clock, Sweep
+from onetool.util.clock_watch import Clock, ClockWatch, Sweep
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ class Recorder:
         self.database = database
         self._max_rows = max_rows
         self._clock = clock
-        self._sweep = Sweep(clock, PRUNE_INTERVAL_SECONDS)
+        self.clock_watch = ClockWatch(clock)
+        self._sweep = Sweep(self.clock_watch, PRUNE_INTERVAL_SECONDS)
         self._pending: deque[Record] = deque(maxlen=MAX_PENDING)
         self._pending_bytes = 0
         self._background = Background("onetool-stats", self._write_pending)

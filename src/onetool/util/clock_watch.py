@@ -18,32 +18,39 @@ class ClockWatch:
     """Compares a clock with the steady clock of the machine, each time that it is checked."""
 
     def __init__(self, clock: Clock, steady: Clock = read_steady_clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._steady = steady
-        self._offset: float | None = None  # at the last check
+        self._offset = clock() - steady()  # at the last check
         self._jumped_at: float | None = None  # the steady time at which a jump was seen
-        self.jump = 0.0  # seconds by which the clock has jumped, while it is not believed
+        self._jump = 0.0  # seconds by which the clock has jumped, while it is not believed
 
     def is_reliable(self) -> bool:
         """Return whether the clock has not jumped recently."""
         steady = self._steady()
-        offset = self._clock() - steady
-        difference = 0.0 if self._offset is None else offset - self._offset
+        offset = self.clock() - steady
+        difference = offset - self._offset
         self._offset = offset
         if abs(difference) > MAX_DIFFERENCE_SECONDS:
             self._jumped_at = steady
-            self.jump = difference
+            self._jump = difference
         elif self._jumped_at is not None and steady - self._jumped_at > SETTLE_SECONDS:
             self._jumped_at = None
-            self.jump = 0.0
+            self._jump = 0.0
         return self._jumped_at is None
+
+    @property
+    def problem(self) -> str:
+        """The reason why nothing is deleted now; empty if the clock has not jumped recently."""
+        if self.is_reliable():
+            return ""
+        return f"the clock jumped by {self._jump:+,.0f} s: nothing expires or is deleted for some minutes"
 
 
 class Sweep:
     """Decides when to delete what is old: once per interval, and never soon after the clock has jumped."""
 
-    def __init__(self, clock: Clock, seconds: float, steady: Clock = read_steady_clock) -> None:
-        self._watch = ClockWatch(clock, steady)
+    def __init__(self, watch: ClockWatch, seconds: float, steady: Clock = read_steady_clock) -> None:
+        self._watch = watch
         self._seconds = seconds
         self._steady = steady
         self._next = 0.0
