@@ -291,6 +291,23 @@ def test_an_approved_call_is_not_sent_twice(open_state: Open, roll_back: RollBac
         runs.write_calls("r_1", [replace(again, state=CallState.SENT)])
 
 
+def test_replicas_delete_no_recent_record_of_a_sent_call(open_state: Open, roll_back: RollBack) -> None:
+    state = open_state()
+    call = DurableCall(1, "t", "{}", "key", 0, CallState.APPROVED, effects=("write",), by="Ada")
+    state.runs.put_run(DurableRunRecord("r_1", "default", "code", owner=state.runs.owner), [call])
+    state.runs.write_calls("r_1", [replace(call, state=CallState.SENT)])
+    database = get_database(state)
+    database.execute("INSERT INTO sent_calls VALUES ('r_old', 1, 1, '', 0)")
+    size = database.select(Database.size_query)[0][0]
+    attacker = Database(roll_back.url)
+    with closing(attacker):
+        with pytest.raises(StorageError):
+            attacker.execute("DELETE FROM sent_calls")
+        attacker.select("SELECT trim_sent_calls('infinity')")
+    assert database.select("SELECT run FROM sent_calls") == [("r_1",)]
+    assert 0 < database.select(Database.size_query)[0][0] < size, "sent calls count"
+
+
 def test_a_call_that_a_person_repeats_is_sent_once_more_only(open_state: Open, roll_back: RollBack) -> None:
     runs = open_state().runs
     call = DurableCall(1, "t", "{}", "key", 0, CallState.APPROVED, effects=("write",), by="Ada")

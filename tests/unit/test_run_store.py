@@ -34,7 +34,7 @@ from onetool.state.leases import Leases
 from onetool.state.opening import open_files
 from onetool.state.postgres_database import Database
 from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
-from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, RunQuota, RunStore, RunTables
+from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, SENT_SECONDS, RunQuota, RunStore, RunTables
 from onetool.state.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
 
@@ -57,7 +57,7 @@ def make_call(number: int = 1, state: CallState = CallState.PENDING, **facts: An
 
 
 def put_run(store: RunTables, *calls: DurableCall, **facts: Any) -> str:
-    run_id = f"r_{next(NAMES):032x}"
+    run_id = str(facts.pop("id", f"r_{next(NAMES):032x}"))
     known = {"owner": store.owner, "expires": NOW + 60, "state": RunState.WAITING}
     store.put_run(DurableRunRecord(run_id, "default", f"code({PRIVATE!r})", **{**known, **facts}), calls)
     return run_id
@@ -505,6 +505,21 @@ def test_the_bytes_of_all_runs_are_limited_before_a_call_is_sent(small: RunTable
     with pytest.raises(StorageError, match="1,000,000 bytes"):
         put_run(small)
     assert [call.number for call in small.list_calls(run)] == [1, 2, 3, 4, 5]
+
+
+def test_sent_calls_are_known_for_a_month_and_deleted_then(small: RunTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = time.time() - SENT_SECONDS  # PostgreSQL compares with its own clock
+    monkeypatch.setattr(small, "_clock", lambda: begun)
+    call = make_call(1, CallState.SENT, by="ann")
+    run = put_run(small, make_call(1, CallState.APPROVED, by="ann"), state=RunState.RUNNING)
+    small.write_calls(run, [call])
+    small.set_state(run, RunState.DONE)
+    assert small.delete_expired(begun + RETENTION_SECONDS) == 1
+    put_run(small, make_call(1, CallState.APPROVED, by="ann"), id=run, state=RunState.RUNNING)  # from a backup
+    with pytest.raises(CallRejected, match="was sent before"):
+        small.write_calls(run, [call])
+    small.delete_expired(begun + SENT_SECONDS)
+    small.write_calls(run, [call])
 
 
 def test_as_many_ended_runs_as_needed_make_room(small: RunTables) -> None:

@@ -726,13 +726,18 @@ class ApprovalNotice(Section):
     webhook: Url | None = Field(default=None, description="URL that receives a POST request when a call waits")
 
 
+MAX_APPROVAL_SECONDS = 30 * 86_400.0
+
+
 class Approvals(Section):
     """Questions to people about calls. Only the user can set it."""
 
     wait: SecondsOrZero = Field(
         default=25, description="Seconds for which a request waits for an approval before its run is reported as paused"
     )
-    ttl: Seconds = Field(default=86_400, description="Seconds after which a call that nobody approved expires")
+    ttl: Annotated[Seconds, Field(le=MAX_APPROVAL_SECONDS)] = Field(
+        default=86_400, description="Seconds after which a call that nobody approved expires; at most 30 days"
+    )
     by: Literal["terminal", "token"] = Field(
         default="terminal",
         description="`terminal`: `onetool approve` asks in the terminal for confirmation; `token`: it needs a token "

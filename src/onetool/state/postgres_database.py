@@ -100,8 +100,10 @@ class Database:
     claim_lock: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
     size_query: ClassVar[str] = (
         "SELECT (SELECT coalesce(sum(octet_length(sealed)), 0) FROM runs) "
-        "+ (SELECT coalesce(sum(octet_length(sealed)), 0) FROM calls)"
+        "+ (SELECT coalesce(sum(octet_length(sealed)), 0) FROM calls) "
+        "+ (SELECT coalesce(sum(pg_column_size(sent_calls)), 0) FROM sent_calls)"
     )
+    trim_sent_query: ClassVar[str] = "SELECT trim_sent_calls(?)"  # replicas cannot delete
 
     def __init__(self, url: str, key: str = "") -> None:
         from onetool.state.changes import Changes

@@ -16,7 +16,7 @@ ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT USAGE, SELECT 
 REVOKE INSERT, UPDATE, DELETE ON {schema}.schema_versions FROM {replica};
 REVOKE UPDATE, DELETE ON {schema}.audit, {schema}.sent_calls FROM {replica};
 REVOKE DELETE ON {schema}.documents, {schema}.keys FROM {replica};
-GRANT EXECUTE ON FUNCTION {schema}.trim_audit TO {replica};
+GRANT EXECUTE ON FUNCTION {schema}.trim_audit, {schema}.trim_sent_calls TO {replica};
 GRANT USAGE ON SCHEMA {schema} TO {worker};
 GRANT SELECT ON {schema}.schema_versions TO {worker};
 """
@@ -43,7 +43,7 @@ CREATE POLICY workers ON {schema}.{table} TO {worker} USING (writer = current_us
 def render_grants(replica: str, worker: str) -> str:
     """Return the SQL that the owner of the tables executes, after each upgrade, to grant both roles their rights.
 
-    The audit log can only be appended to by replicas; `trim_audit` deletes old records with the rights of the owner.
+    Replicas can only append to the audit log and to `sent_calls`. Functions of the owner delete old rows.
     """
     for name in (replica, worker):
         if not NAME.fullmatch(name):

@@ -30,6 +30,8 @@ from onetool.util.text import pluralize, quote
 KIND: Final = "runs"
 VERSION: Final = 1
 RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
+# For which it is known that a call was sent: longer than a run or grant is valid. See `trim_sent_calls` in schema.py.
+SENT_SECONDS: Final = 32 * 86_400.0
 CHECK_SHARE: Final = 200  # by how much each process may exceed a maximum, as a share of it
 PRUNE_RUNS: Final = 100  # the oldest ended runs, deleted when there are too many
 SCHEMA = """
@@ -42,11 +44,12 @@ CREATE TABLE grants (id TEXT PRIMARY KEY, agent TEXT, run TEXT, "left" INTEGER, 
 CREATE TABLE sent_calls (
     run TEXT, number INTEGER, attempt INTEGER, permit TEXT, at REAL, PRIMARY KEY (run, number, attempt)
 ) WITHOUT ROWID;
-CREATE INDEX sent_calls_permit ON sent_calls (permit)
+CREATE INDEX sent_calls_permit ON sent_calls (permit);
+CREATE INDEX sent_calls_at ON sent_calls (at)
 """
 INSERT_RUN = "INSERT INTO runs (id, agent, state, owner, expires, sealed) VALUES (?, ?, ?, ?, ?, ?)"
 UPDATE_RUN = "UPDATE runs SET agent = ?, state = ?, owner = ?, expires = ?, sealed = ? WHERE id = ?"
-ANY_RUN = "SELECT 1 FROM runs LIMIT 1"
+ANY_ROW = "SELECT 1 WHERE EXISTS (SELECT 1 FROM runs) OR EXISTS (SELECT 1 FROM sent_calls)"
 SELECT_RUNS = "SELECT id, agent, state, owner, expires, sealed FROM runs"
 SELECT_CALLS = "SELECT run, number, state, sealed FROM calls"
 SELECT_GRANTS = """
@@ -65,8 +68,8 @@ INSERT INTO calls VALUES (?, ?, ?, ?)
 ON CONFLICT (run, number) DO UPDATE SET state = excluded.state, sealed = excluded.sealed
 """
 INSERT_GRANT = "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)"
-# Calls that people approved. Rows are only added, and replicas cannot delete them, so an older row of a call or a grant
-# allows no further call.
+# Calls that people approved. Replicas can only add rows, and those of the last month cannot be deleted, so an older row
+# of a call or a grant allows no further call.
 INSERT_SENT = "INSERT INTO sent_calls VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 LAST_ATTEMPT = "SELECT coalesce(max(attempt), 0) FROM sent_calls WHERE run = ? AND number = ?"
 OLDEST = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
@@ -344,7 +347,7 @@ class RunTables:
 
         After a jump of the clock, nothing is expired or deleted for a while: the clock may be wrong.
         """
-        if not self._clock_watch.is_reliable() or not self._database.select(ANY_RUN):
+        if not self._clock_watch.is_reliable() or not self._database.select(ANY_ROW):
             return 0
         with self._change() as database:
             where = f"WHERE state IN ({_marks(UNANSWERED)}) AND expires > 0 AND expires <= ?"
@@ -355,6 +358,7 @@ class RunTables:
                 self._update_run(database, replace(run, state=RunState.EXPIRED))
             deleted = _delete_runs(database, "ended > 0 AND ended <= ?", now - RETENTION_SECONDS)
             database.execute("DELETE FROM grants WHERE expires > 0 AND expires <= ?", (now,))
+            database.execute(self._database.trim_sent_query, (now - SENT_SECONDS,))
         if deleted:
             self._database.vacuum()
         with self._database.storage_errors():

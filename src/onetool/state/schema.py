@@ -76,6 +76,7 @@ CREATE TABLE sent_calls (
     PRIMARY KEY (run, number, attempt)
 );
 CREATE INDEX sent_calls_permit ON sent_calls (permit) WHERE permit <> '';
+CREATE INDEX sent_calls_at ON sent_calls (at);
 CREATE TABLE sessions (handle text PRIMARY KEY, agent text, token text, used double precision);
 CREATE INDEX sessions_used ON sessions (used);
 CREATE TABLE session_values (
@@ -109,6 +110,15 @@ SET search_path = onetool, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION trim_audit FROM PUBLIC;
 """
+# The same for calls that were sent. Runs and grants are valid for 30 days at most, which is sealed with them: an older
+# row that comes back after this time sends nothing.
+TRIM_SENT_CALLS = """
+CREATE FUNCTION trim_sent_calls(before double precision) RETURNS void LANGUAGE sql SECURITY DEFINER
+SET search_path = onetool, pg_temp AS $$
+    DELETE FROM sent_calls WHERE at <= least(before, extract(epoch FROM now()) - 31 * 86400)
+$$;
+REVOKE ALL ON FUNCTION trim_sent_calls FROM PUBLIC;
+"""
 # procrastinate has the state of a job, under this number. Input and result are sealed with a key that is not here.
 JOBS = """
 CREATE TABLE jobs (
@@ -129,6 +139,8 @@ SET LOCAL search_path = onetool_stats;
 SET LOCAL search_path = {SCHEMA};
 """
 MIGRATIONS = (
-    Migration(f"{STATE}{NEWER}{TRIM_AUDIT}{JOBS}{STATISTICS}", compatible=1, read_library=read_procrastinate),
+    Migration(
+        f"{STATE}{NEWER}{TRIM_AUDIT}{TRIM_SENT_CALLS}{JOBS}{STATISTICS}", compatible=1, read_library=read_procrastinate
+    ),
 )
 VERSION = len(MIGRATIONS)

@@ -56,6 +56,7 @@ class StateDatabase(Protocol):
     row_lock: ClassVar[str]  # the end of a query that locks its rows
     claim_lock: ClassVar[str]  # the same, and skips locked rows
     size_query: ClassVar[str]  # for the bytes that runs use
+    trim_sent_query: ClassVar[str]  # deletes the records of calls that were sent before a time
 
     @property
     def changes(self) -> "ChangeNumbers": ...
@@ -115,6 +116,7 @@ class SqliteDatabase:
         "SELECT (page_count - freelist_count) * page_size "
         "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
+    trim_sent_query: ClassVar[str] = "DELETE FROM sent_calls WHERE at <= ?"
     following: ClassVar[None] = None  # no thread follows the changes: readers ask for `number`
     problem: ClassVar[str | None] = None
 
