@@ -53,7 +53,7 @@ from onetool.search import SearchHit
 from onetool.search.search_documents import CatalogSearch
 from onetool.snippets.saved_snippets import merge_snippets
 from onetool.state.audit import AuditLog
-from onetool.state.change_feed import ChangeFeed
+from onetool.state.changes import Changes
 from onetool.state.storage import State
 from onetool.telemetry import Telemetry
 from onetool.util.background_tasks import BackgroundTasks
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OneTool", "examine_settings", "read_settings"]
 
-REPORTED_KINDS = ("disabled", "runs", "settings", "tokens")  # of state that replicas share
 STORE_SECONDS = 5.0  # to wait for the database when the application is opened
 RELOADED = "OK: Configuration reloaded"
 
@@ -102,7 +101,7 @@ class OneTool:
         environment = self.environment = os.environ if environment is None else environment
         is_given = read is None and examine is None
         self.reader = SettingsReader(read_given if is_given else read, examine, environment)
-        self.changes = ChangeFeed()
+        self.changes = Changes()
         self.editing_settings = asyncio.Lock()  # held by an edit until it is in effect here
         self._make_cells, self._log = make_cells if shared is None else shared.cells.open, log
         self._parts: Parts | None = None
@@ -136,6 +135,7 @@ class OneTool:
             None if shared is None else shared.connections,
         )
         self.servers = Servers(services, registry, make_worker_environment(environment), lambda: self.state)
+        self.changes.subscribe("pins", self.servers.mark_unpinned)
         self.bundles = BundleSource(
             registry,
             lambda: self._require_parts().net,
@@ -214,7 +214,7 @@ class OneTool:
             self._log = Log(loaded.directories.data / "logs" / "onetool.log")
         old, log = self._parts, self._log
         parts = self._parts = make_parts(
-            loaded, error, old, bus=self.bus, log=log, make_cells=self._make_cells, own_ports=self._own_ports
+            loaded, error, old, self.changes, self.bus, log=log, make_cells=self._make_cells, own_ports=self._own_ports
         )
         log.configure(loaded.settings.log_level, parts.redact)
         self.bus.events.redact, self.bus.admit = parts.redact, parts.audit.admit
@@ -443,8 +443,6 @@ class OneTool:
         is_new = self.reader.join(state.settings, self.settings.store or "")
         if not is_new:
             return
-        for kind in REPORTED_KINDS:
-            state.subscribe(kind, partial(self.changes.report, kind))
         await anyio.to_thread.run_sync(state.wait, STORE_SECONDS)
         if self.reader.is_outdated:
             with suppress(ToolError):  # until the files are valid again, no agent may call anything

@@ -18,6 +18,7 @@ from onetool.runner.cells import CellLimits, CellSource
 from onetool.runner.runner import Runner
 from onetool.runs.decisions import is_revoked
 from onetool.state.audit import AuditLog, open_audit_log
+from onetool.state.changes import Changes
 from onetool.state.opening import open_state
 from onetool.state.run_records import DurableRunRecord
 from onetool.state.storage import State
@@ -59,8 +60,9 @@ def make_parts(
     loaded: Loaded,
     error: ConfigError | None,
     old: Parts | None,
-    *,
+    changes: Changes,
     bus: ToolBus,
+    *,
     log: Log,
     make_cells: Callable[..., CellSource],
     own_ports: Callable[[], set[int]],
@@ -72,7 +74,7 @@ def make_parts(
     settings, directories = loaded.settings, loaded.directories
     keys = (settings.llm.api_key, *(issuer.client_secret for issuer in settings.auth.issuers))
     redact = Redactor({*loaded.secret_values, *filter(None, keys)})
-    state = _open_state(loaded, old)
+    state = _open_state(loaded, old, changes)
     results = state.results(settings.output)
     paths = settings.projects.items()
     projects = {name: str(resolve_path(path, directories.root, directories.home)) for name, path in paths}
@@ -104,7 +106,7 @@ def make_parts(
     )
 
 
-def _open_state(loaded: Loaded, old: Parts | None) -> State:
+def _open_state(loaded: Loaded, old: Parts | None, changes: Changes) -> State:
     is_same = (
         old is not None
         and old.loaded.settings.store == loaded.settings.store
@@ -113,7 +115,7 @@ def _open_state(loaded: Loaded, old: Parts | None) -> State:
     if old is not None and is_same:
         state = old.state
     else:
-        state = open_state(loaded)
+        state = open_state(loaded, changes)
         state.start()
     state.recorder.configure(loaded.settings.stats, loaded.settings.runs)
     return state

@@ -14,6 +14,8 @@ from tests.settings_support import EditedHome, make_settings, serve_home
 from tests.support import configure, environment, eventually, run_cli
 
 from onetool.config.trust import trust
+from onetool.state.changes import Changes
+from onetool.state.opening import open_postgres
 
 MAX_READS = 2  # once to plan the edit, once to see that nobody else has changed the file
 POLLS = 6  # of the files by the server, in which it would notice an edit
@@ -106,6 +108,27 @@ def test_an_edit_reads_each_settings_file_at_most_twice_and_reloads_once(home: E
         wait_for_polls(reads)
         assert home.onetool.times_configured - configured == 1
         assert max(select_settings(reads).values()) <= MAX_READS, reads
+
+
+def test_an_edit_of_settings_in_a_store_reads_them_once_and_reloads_once(tmp_path: Path, postgres_url: str) -> None:
+    changes = Changes()
+    with serve_home(tmp_path, ONETOOL_STORE=postgres_url, ONETOOL_KEY="5e" * 32) as served:
+        assert eventually(lambda: served.onetool.state.problem is None)
+        with open_postgres(postgres_url, "5e" * 32, tmp_path / "other", changes=changes) as other:
+            other.start()
+            assert other.wait(5)
+            known = changes.number("settings")
+            configured = served.onetool.times_configured
+            loaded = served.onetool.changes.number("settings")
+            answer = served.send("PATCH", "/api/agents/reviewer", {"settings": {"permissions": ["read", "network"]}})
+            assert answer.status_code == 200, answer.text
+            assert eventually(lambda: changes.number("settings") == known + 1)
+            other.disabled_tools.set("a.b", on=False)  # the server polls the settings with it
+            assert eventually(lambda: "a.b" in served.onetool.state.disabled_tools.off())
+            assert served.onetool.times_configured - configured == 1
+            # Once when it is stored, and once when it is in effect.
+            assert served.onetool.changes.number("settings") == loaded + 2
+            assert changes.number("settings") == known + 1
 
 
 def test_an_edit_of_a_project_reads_each_settings_file_at_most_twice(tmp_path: Path) -> None:

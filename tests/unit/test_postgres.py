@@ -15,7 +15,9 @@ from onetool.config.model import Output, Token
 from onetool.errors import CallRejected, StorageError, ToolError
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.audit_rows import AuditRows
+from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
+from onetool.state.documents import StoreUnavailable
 from onetool.state.leases import Leases
 from onetool.state.migrations import migrate, read_version
 from onetool.state.opening import open_postgres
@@ -34,8 +36,8 @@ def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Callable[..., Stat
     """Yield a function that opens the state as one more replica does."""
     opened: list[State] = []
 
-    def open_replica(key: str = KEY, url: str = postgres_url) -> State:
-        state = open_postgres(url, key, tmp_path / f"cache-{len(opened)}")
+    def open_replica(key: str = KEY, url: str = postgres_url, changes: Changes | None = None) -> State:
+        state = open_postgres(url, key, tmp_path / f"cache-{len(opened)}", changes=changes)
         opened.append(state)
         return state
 
@@ -276,6 +278,51 @@ def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
     writer.disabled_tools.set("a.c", on=False)
     assert eventually(lambda: "a.c" in follower.disabled_tools.off(), 4)
     assert follower.problem is None
+
+
+def test_each_change_is_reported_once_in_each_process_also_in_the_one_that_made_it(
+    open_state: Callable[..., State],
+) -> None:
+    feeds = [Changes(), Changes()]
+    first, second = replicas = [open_state(changes=feed) for feed in feeds]
+    for replica in replicas:
+        replica.start()
+        assert replica.wait(5)
+    before = [feed.number("disabled") for feed in feeds]
+    for number in range(3):
+        first.disabled_tools.set(f"a.{number}", on=False)
+        assert feeds[0].number("disabled") == before[0] + number + 1  # at once
+        assert f"a.{number}" in first.disabled_tools.off()
+    assert eventually(lambda: "a.2" in second.disabled_tools.off(), 4)
+    known = feeds[1].number("disabled")
+    assert 1 <= known - before[1] <= 3
+    second.disabled_tools.set("b", on=False)
+    assert eventually(lambda: "b" in first.disabled_tools.off(), 4)  # what it had made itself was polled before
+    assert feeds[0].number("disabled") == before[0] + 4
+    runs = feeds[1].number("runs")
+    assert eventually(lambda: feeds[1].number("runs") > runs + 1, 8)  # two more polls
+    assert feeds[1].number("disabled") == known + 1
+
+
+def test_a_change_that_cannot_be_loaded_at_once_is_loaded_by_the_next_poll(
+    open_state: Callable[..., State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = open_state()
+    state.start()
+    assert state.wait(5)
+    cached = state.disabled_tools._names
+    load = cached._load
+    failures = [StoreUnavailable("away")]
+
+    def fail_once() -> frozenset[str]:
+        if failures:
+            raise failures.pop()
+        return load()
+
+    monkeypatch.setattr(cached, "_load", fail_once)
+    state.disabled_tools.set("a.b", on=False)
+    assert not failures
+    assert eventually(lambda: "a.b" in state.disabled_tools.off(), 4)
 
 
 def test_errors_show_no_password() -> None:

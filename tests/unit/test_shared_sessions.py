@@ -104,7 +104,7 @@ def test_a_session_is_rejected_while_the_database_is_away(
     assert owner is not None
     local: dict[str, Any] = {"cookie": get_cookie(owner[0]), CSRF_HEADER: owner[1].csrf}
     assert second.find(local) is None, "a session of `onetool ui` is for one server"
-    monkeypatch.setattr(type(get_database(first.state).changes), "is_current", property(lambda _self: False))
+    monkeypatch.setattr(type(get_database(first.state).listener), "is_current", property(lambda _self: False))
     with pytest.raises(ApiError) as rejected:
         first.find(headers)
     assert rejected.value.code == "busy"

@@ -73,7 +73,6 @@ class Servers(HeldTools):
         self._get_state = state
         self._registry = registry
         self._conflicts: set[str] = set()  # servers whose tools are left out
-        self._followed: State | None = None
         self._upstreams: dict[str, Upstream] = {}
         self._unpinned: set[str] = set()  # servers whose pins another process may have changed
         self._pins: Documents
@@ -87,9 +86,6 @@ class Servers(HeldTools):
         state = self._get_state()
         lists = state.tool_lists(Redactor(loaded.secrets.values()))
         self._pins = state.pins
-        if self._followed is not state:
-            state.subscribe("pins", self._mark_unpinned)
-        self._followed = state
         self._packs = loaded.settings.tools
         servers = loaded.settings.servers
         for name, upstream in list(self._upstreams.items()):
@@ -98,7 +94,7 @@ class Servers(HeldTools):
             else:
                 for tool in upstream.tools.tools:
                     self.replace(self._configure(tool))
-        self._mark_unpinned()
+        self.mark_unpinned()
         for name, server in servers.items():
             if name not in self._upstreams:
                 launch = plan_launch(name, server, loaded, self.environment)
@@ -106,7 +102,7 @@ class Servers(HeldTools):
                     name, server, self._services, launch=launch, lists=lists, install=self._install
                 )
 
-    def _mark_unpinned(self) -> None:
+    def mark_unpinned(self) -> None:
         """Compare all servers with their pins before the next call: a person may have accepted changes elsewhere."""
         self._unpinned = set(self._upstreams)
 

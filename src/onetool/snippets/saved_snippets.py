@@ -41,7 +41,7 @@ class SavedSnippets:
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "snippets")
-        self._snippets = Cached(database.changes, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
+        self._snippets = Cached(database, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
 
     @classmethod
     def open_file(cls, directory: Path) -> Self:
@@ -78,7 +78,6 @@ class SavedSnippets:
             return [asdict(snippet) for snippet in change(list(before))]
 
         after = _parse_snippets(self._documents.update("saved", apply))
-        self._snippets.refresh()
         return after != before
 
 

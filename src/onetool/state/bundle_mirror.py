@@ -50,7 +50,6 @@ class BundleMirror(BundleDirectory):
     def __init__(self, root: Path, *, database: Database, **options: Any) -> None:
         super().__init__(root, **options)
         self._database = database
-        self._changes = database.changes
         self._documents = Documents(database, KIND)
         self._seen: int | None = None  # the number of changes up to which the copy is current
 
@@ -105,7 +104,7 @@ class BundleMirror(BundleDirectory):
 
     def _follow(self) -> None:
         """Bring the copy up to date, if the store has changed since it was last read."""
-        number = self._changes.number(KIND)
+        number = self._database.number(KIND)
         if number == self._seen:
             return
         rows = self._database.select(GENERATION)

@@ -21,7 +21,7 @@ class DisabledTools:
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "disabled")
-        self._names = Cached(database.changes, "disabled", self._read)
+        self._names = Cached(database, "disabled", self._read)
         self.problem: Problem | None = None
 
     @classmethod
@@ -64,7 +64,6 @@ class DisabledTools:
 
         try:
             self._documents.update(ALL, change)
-            self._names.refresh()
         except StorageError as error:
             details = {"database": self._documents.place, "reason": "failed"}
             raise BundleError(error.message, **{"details": details, **error.fields}) from None

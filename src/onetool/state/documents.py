@@ -6,7 +6,7 @@ A document that is deleted leaves a row, so that its version never decreases. Po
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from onetool.errors import StorageError
 from onetool.state.sqlite_database import SqliteDatabase, StateDatabase
@@ -163,36 +163,18 @@ class StoreUnavailable(StorageError):
     CODE: Final = "store_unavailable"
 
 
-class FollowedChanges(Protocol):
-    def away(self) -> StoreUnavailable:
-        """Return the error for a database that does not answer."""
-        ...
-
-
-class ChangeNumbers(Protocol):
-    """The changes of each kind of state, of replicas or in a file."""
-
-    @property
-    def following(self) -> "FollowedChanges | None":
-        """The changes, if a thread follows them; otherwise a reader compares the number."""
-        ...
-
-    def number(self, kind: str, /) -> int: ...
-    def subscribe(self, kind: str, listener: Callable[[], object], /) -> None: ...
-
-
 class Cached(Generic[T]):
-    """A value that is read again when it has changed. While changes are followed, reading it never blocks."""
+    """A value that is read again when it has changed. While a thread listens to changes, reading it never blocks."""
 
-    def __init__(self, changes: ChangeNumbers, kind: str, load: Callable[[], T]) -> None:
-        self._changes = changes
+    def __init__(self, database: StateDatabase, kind: str, load: Callable[[], T]) -> None:
+        self._database = database
         self._kind = kind
         self._load = load
-        self._number: int | None = None  # of the value, while changes are not followed
+        self._number: int | None = None  # of the value, while nobody listens
         self._value: T | None = None
         self._error: StorageError | None = None
         self._is_loaded = False
-        changes.subscribe(kind, self._update)
+        database.subscribe(kind, self._update)
 
     def refresh(self) -> T:
         """Read the value. If it was forged, raise StorageError, which `get` does from then on."""
@@ -208,9 +190,8 @@ class Cached(Generic[T]):
         return self._value
 
     def get(self) -> T:
-        following = self._changes.following
-        if following is None:
-            number = self._changes.number(self._kind)
+        if not self._database.is_listening:
+            number = self._database.number(self._kind)
             if number != self._number:
                 self.refresh()
                 self._number = number
@@ -218,7 +199,7 @@ class Cached(Generic[T]):
         if self._error is not None:
             raise self._error.with_traceback(None)
         if not self._is_loaded:
-            raise following.away()
+            raise self._database.away()
         return self._value  # type: ignore[return-value]
 
     def _update(self) -> None:

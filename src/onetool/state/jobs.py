@@ -81,7 +81,7 @@ class JobRows:
         self._listeners: set[tuple[str, Callable[[], object]]] = set()
         self._deleting: threading.Thread | None = None
         self._closing = threading.Event()
-        database.changes.on_job = self._report
+        database.listener.on_job = self._report
 
     @cached_property
     def _sealer(self) -> JobSealer:

@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyio.to_thread import run_sync
+
 from onetool.backends.http.rate_limit import RateLimiter
 from onetool.config.load import Loaded
 from onetool.config.model import Output
@@ -21,6 +23,7 @@ from onetool.results.files import ResultFiles, ResultParts
 from onetool.results.store import StoredResults
 from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippets
+from onetool.state.changes import Changes
 from onetool.state.counters import CounterFile, CounterTables
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
@@ -44,10 +47,13 @@ if TYPE_CHECKING:
 NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
 
 
-def open_state(loaded: Loaded) -> State:
-    """Return the state that the settings name. The caller starts and closes it."""
+def open_state(loaded: Loaded, changes: Changes | None = None) -> State:
+    """Return the state that the settings name. The caller starts and closes it.
+
+    It reports what others change to `changes`.
+    """
     if not loaded.settings.store:
-        return open_files(loaded.directories)
+        return open_files(loaded.directories, changes)
     directories = loaded.directories
     name = sha256(loaded.settings.store.encode()).hexdigest()[:16]
     return open_postgres(
@@ -57,10 +63,11 @@ def open_state(loaded: Loaded) -> State:
         scope=str(directories.working_dir),
         keep_job_seconds=loaded.settings.workers.job_ttl,
         search_directory=directories.data / "cache",
+        changes=changes,
     )
 
 
-def open_files(directories: Directories) -> State:
+def open_files(directories: Directories, changes: Changes | None = None) -> State:
     """Return the state in these directories. Each kind creates its files when it first writes."""
     data = directories.data
     files = {place: DocumentFile(place) for place in (data, directories.private, directories.user)}  # often the same
@@ -71,6 +78,9 @@ def open_files(directories: Directories) -> State:
     recorder = Recorder(statistics)
     sessions = SessionStore(directories.private)
     clock_watch = ClockWatch(time.time)
+    runs = RunStore(directories.private)
+    if changes is not None:
+        changes.poll("runs", partial(run_sync, runs.version))
     open_parts = partial(_open_part_files, data / "tmp", clock_watch)
     return State(
         place=str(data),
@@ -81,7 +91,7 @@ def open_files(directories: Directories) -> State:
         search=Search(data / "cache"),
         recorder=recorder,
         shapes=Shapes(statistics),
-        runs=RunStore(directories.private),
+        runs=runs,
         sessions=sessions,
         counters=MemoryCounters(),
         snippets=SavedSnippets(private),

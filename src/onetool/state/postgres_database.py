@@ -5,13 +5,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
 from onetool.errors import StorageError, ToolError
+from onetool.state.changes import Changes
 from onetool.state.documents import StoreUnavailable
 from onetool.state.migrations import OUTDATED, check_version, migrate
 from onetool.state.schema import SCHEMA
@@ -53,6 +54,7 @@ class Statements:
 
     def __init__(self, connection: "Connection[Any]", database: "Database") -> None:
         self.connection = connection
+        self.announced: dict[str, int] = {}  # new generations of kinds of state
         self._database = database
 
     def execute(self, statement: str, parameters: Parameters = ()) -> "Cursor[Any]":
@@ -80,17 +82,20 @@ class Statements:
         return bool(row and row[0])
 
     def announce(self, kind: str) -> int:
-        """Increase the generation of a kind of state, and notify all replicas when the transaction is committed."""
+        """Increase the generation of a kind of state, and tell everybody when the transaction is committed."""
         statement = (
             "INSERT INTO onetool.generations AS known VALUES (?, 1) "
             "ON CONFLICT (kind) DO UPDATE SET number = known.number + 1 RETURNING number"
         )
         row = self.execute(statement, (kind,)).fetchone()
         self.notify(kind)
-        return int(row[0]) if row else 0
+        self.announced[kind] = int(row[0]) if row else 0
+        return self.announced[kind]
 
     def notify(self, kind: str) -> None:
-        self.execute("SELECT pg_notify('onetool', ?)", (kind,))
+        """Tell everybody of a change without a generation when the transaction is committed."""
+        self.execute("SELECT pg_notify('onetool', ?)", (f"{kind} from {self._database.leases.own_id}",))
+        self.announced[kind] = 0
 
 
 class Database:
@@ -105,9 +110,9 @@ class Database:
     )
     trim_sent_query: ClassVar[str] = "SELECT trim_sent_calls(?)"  # replicas cannot delete
 
-    def __init__(self, url: str, key: str = "") -> None:
-        from onetool.state.changes import Changes
+    def __init__(self, url: str, key: str = "", changes: Changes | None = None) -> None:
         from onetool.state.leases import Leases
+        from onetool.state.listener import Listener
 
         self.url = url
         self.key = key
@@ -122,17 +127,29 @@ class Database:
         self.is_away = False  # whether it is known not to answer, so that nobody waits for it
         self._clock: tuple[float, float] | None = None  # the time of the database, and when it was read
         self.leases = Leases(self, os.urandom(16).hex())
-        self.changes = Changes(self, self.leases)
+        self.listener = Listener(self, self.leases, changes or Changes())
 
     @property
     def problem(self) -> str | None:
-        return None if self.changes.is_current else self.changes.away().message
+        if self.listener.is_current:
+            return None
+        return self.listener.problem or f"the database {self.place} does not answer"
+
+    @property
+    def is_listening(self) -> bool:
+        return self.listener.is_listening
+
+    def number(self, kind: str) -> int:
+        return self.listener.number(kind)
+
+    def subscribe(self, kind: str, load: Callable[[], object]) -> None:
+        self.listener.subscribe(kind, load)
 
     def start(self) -> None:
-        self.changes.start()
+        self.listener.start()
 
     def wait(self, seconds: float) -> bool:
-        return self.changes.wait(seconds)
+        return self.listener.wait(seconds)
 
     @contextmanager
     def transaction(
@@ -160,11 +177,14 @@ class Database:
                 yield statements
                 if is_announced:
                     statements.notify(kind)
+                self.listener.expect(statements.announced)
                 statements.execute("COMMIT")
             except BaseException:
+                self.listener.withdraw(statements.announced)
                 with suppress(Exception):  # the connection is lost, and the transaction with it
                     statements.execute("ROLLBACK")
                 raise
+        self.listener.report_own(statements.announced)
 
     @contextmanager
     def changing(self, kind: str, name: str, *, is_announced: bool) -> Iterator[Statements]:
@@ -238,7 +258,7 @@ class Database:
         return len(stuck)
 
     def close(self) -> None:
-        self.changes.close()
+        self.listener.close()
         with self._opening:
             pool = self._pool
             self._pool = None
@@ -260,6 +280,10 @@ class Database:
             text = self._describe(error)
             raise StorageError(f"{self.place} rejected a statement: {text}", hint=hint, code=STORAGE) from error
 
+    def away(self) -> StoreUnavailable:
+        """Return the error for a database that does not answer."""
+        return StoreUnavailable(self.problem or f"the database {self.place} does not answer", **self.retry_fields())
+
     def unavailable(self, error: Exception) -> StoreUnavailable:
         text = self._describe(error)
         return StoreUnavailable(f"the database {self.place} does not answer: {text}", **self.retry_fields())
@@ -280,7 +304,7 @@ class Database:
     @contextmanager
     def _connection(self) -> "Iterator[Connection[Any]]":
         if self.is_away:
-            raise StoreUnavailable(f"the database {self.place} does not answer", **self.retry_fields())
+            raise self.away()
         with self._get_pool().connection(timeout=WAIT_SECONDS) as connection:
             try:
                 yield connection

@@ -13,6 +13,7 @@ from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.audit_rows import AuditRows
 from onetool.state.bundle_mirror import BundleMirror
+from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import Documents
@@ -48,12 +49,13 @@ def open_rows(
     scope: str = "",
     keep_job_seconds: float = 86_400,
     search_directory: Path | None = None,
+    changes: Changes | None = None,
 ) -> State:
     """Return the state in a database, sealed with `key`. Nothing is opened before it is needed.
 
     `scope` is the working directory, which shares results with the same one on other replicas.
     """
-    database = Database(url, key)
+    database = Database(url, key, changes)
     statistics = StatisticsSchema(database)
     recorder = Recorder(statistics)
     counters = CounterTables(database)

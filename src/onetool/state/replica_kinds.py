@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onetool.errors import StorageError
@@ -60,7 +61,7 @@ class EndedSessionRows:
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "ended session", BROWSER_SESSIONS)
         self._now = database.now
-        self._known = Cached(database.changes, "ended session", lambda: frozenset(self._documents.get(ALL)))
+        self._known = Cached(database, "ended session", lambda: frozenset(self._documents.get(ALL)))
 
     def end(self, identifier: str, until: float) -> None:
         """Remember a session until it would have expired, and forget those that have."""
@@ -70,7 +71,6 @@ class EndedSessionRows:
             return {**{known: end for known, end in ended.items() if end >= oldest}, identifier: until}
 
         self._documents.update(ALL, change)
-        self._known.refresh()
 
     def list_all(self) -> frozenset[str]:
         return self._known.get()
@@ -97,13 +97,13 @@ class StoredTokenSet:
     def __init__(self, database: Database) -> None:
         self.place = database.place
         self._documents = Documents(database, "tokens")
-        self._changes = database.changes
-        self._tokens = Cached(database.changes, "tokens", self._read)
+        self._database = database
+        self._tokens = Cached(database, "tokens", self._read)
 
     def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
         """Return the accepted tokens: those of the settings that no document hides, and those of documents."""
-        if not self._changes.is_current:
-            raise self._changes.away()
+        if self._database.problem:
+            raise self._database.away()
         stored = self._tokens.get()
         kept = [token for token in tokens if token.name not in stored]
         return [*kept, *filter(None, stored.values())]
@@ -134,7 +134,6 @@ class StoredTokenSet:
             return {"is_revoked": False, **{field: getattr(token, field) for field in TOKEN_FIELDS}}
 
         self._documents.update(token.name, add)
-        self._tokens.refresh()
         return () if is_new else None
 
     def names(self) -> list[str]:
@@ -145,7 +144,6 @@ class StoredTokenSet:
         if name not in (token.name for token in accepted):
             return False
         self._documents.update(name, lambda _: {"is_revoked": True})
-        self._tokens.refresh()
         return True
 
     def _read(self) -> "Mapping[str, Token | None]":
@@ -171,11 +169,10 @@ class SharedCredentials:
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "credentials")
-        self._changes = database.changes
-        self._written = 0  # the number of changes made here, which are effective at once
+        self._number = partial(database.number, "credentials")
 
     def version(self) -> object:
-        return self._changes.number("credentials"), self._written
+        return self._number()
 
     def list_keys(self) -> list[CredentialKey]:
         return [CredentialKey(*document["key"]) for document in self._documents.get_all().values()]
@@ -191,7 +188,6 @@ class SharedCredentials:
             return None if credential is None else {"key": key, "credential": credential}
 
         document = self._documents.update(_digest(key), apply)
-        self._written += 1
         return _get_credential(document)
 
 

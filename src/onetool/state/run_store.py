@@ -119,7 +119,6 @@ class RunTables:
     ) -> None:
         self._database = database
         self._owners = owners
-        self._changes = database.changes
         self.owner = owners.own_id
         self._quota = quota
         self._clock = clock or database.now
@@ -231,7 +230,7 @@ class RunTables:
 
     def version(self) -> int:
         """Return a number that changes when any process has written. Takes microseconds."""
-        return self._changes.number(KIND)
+        return self._database.number(KIND)
 
     # --- calls ------------------------------------------------------------------------------------------------
 

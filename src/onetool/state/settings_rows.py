@@ -38,10 +38,8 @@ class SettingsRows:
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, KIND)
-        self._changes = database.changes
-        self._place = database.place
-        self._known = Cached(database.changes, KIND, self._read)
-        self._written = 0  # the number of changes made here, which are effective at once
+        self._database = database
+        self._known = Cached(database, KIND, self._read)
 
     @property
     def history(self) -> "EditHistory":
@@ -63,7 +61,7 @@ class SettingsRows:
         return ["Changed the settings in the store"]
 
     def version(self) -> object:
-        return self._changes.number(KIND), self._written
+        return self._database.number(KIND)
 
     def get(self) -> StoredSettings:
         return self._known.get()
@@ -84,8 +82,6 @@ class SettingsRows:
             return {CURRENT: current, HISTORY: history}
 
         self._documents.update_all([CURRENT, HISTORY], apply)
-        self._written += 1
-        self._known.refresh()
 
     def _read(self) -> StoredSettings:
         """Return the settings. A row that cannot be read is a problem of its own: the database answers."""
@@ -99,7 +95,7 @@ class SettingsRows:
     def _parse(self, data: Any) -> StoredSettings:
         if data is None:
             return StoredSettings()
-        source = f"the settings in {self._place}"
+        source = f"the settings in {self._database.place}"
         try:
             check_version(data.get("version"), VERSION, f"{source}:")
             return StoredSettings(str(data["text"]), str(data["secrets"]))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 from onetool.errors import StorageError
 from onetool.state.sealing import NotSealed, Sealer, sealing_error, sync_directory
@@ -21,9 +21,6 @@ from onetool.util.background import exclusive
 from onetool.util.problem import STORAGE, Location
 from onetool.util.storage_errors import is_full_disk, storage_error
 from onetool.util.versioning import check_tables
-
-if TYPE_CHECKING:
-    from onetool.state.documents import ChangeNumbers
 
 BUSY_SECONDS = 5.0
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -59,14 +56,29 @@ class StateDatabase(Protocol):
     trim_sent_query: ClassVar[str]  # deletes the records of calls that were sent before a time
 
     @property
-    def changes(self) -> "ChangeNumbers": ...
+    def is_listening(self) -> bool:
+        """Whether a thread loads what others change. Otherwise a reader compares the number."""
+        ...
+
+    def number(self, kind: str, /) -> int:
+        """Return a number that changes when this kind of state may have changed."""
+        ...
+
+    def subscribe(self, kind: str, load: Callable[[], object], /) -> None:
+        """Call the function in the thread that listens, before it reports a change."""
+        ...
+
     @property
     def problem(self) -> str | None:
         """The reason why it does not answer; None if it does."""
         ...
 
+    def away(self) -> StorageError:
+        """Return the error for a database that does not answer."""
+        ...
+
     def start(self) -> None:
-        """Follow the changes of other replicas from now on. Returns at once."""
+        """Listen to the changes of other replicas from now on. Returns at once."""
         ...
 
     def wait(self, seconds: float, /) -> bool:
@@ -117,7 +129,7 @@ class SqliteDatabase:
         "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
     trim_sent_query: ClassVar[str] = "DELETE FROM sent_calls WHERE at <= ?"
-    following: ClassVar[None] = None  # no thread follows the changes: readers ask for `number`
+    is_listening: ClassVar[bool] = False
     problem: ClassVar[str | None] = None
 
     def __init__(self, file: Path, schema: str, version: int) -> None:
@@ -180,10 +192,6 @@ class SqliteDatabase:
                 if database is not self._reader:
                     database.close()
 
-    @property
-    def changes(self) -> Self:
-        return self
-
     def start(self) -> None:
         """Do nothing: readers ask for `number`."""
 
@@ -199,11 +207,13 @@ class SqliteDatabase:
         return (self._readers << 32) + int(found[0][0]) if found else 0
 
     def number(self, _kind: str) -> int:
-        """Return a number that changes when this kind of state may have changed."""
         return self.version()
 
-    def subscribe(self, _kind: str, _listener: Callable[[], object]) -> None:
+    def subscribe(self, _kind: str, _load: Callable[[], object]) -> None:
         """Do nothing: readers ask for `number`."""
+
+    def away(self) -> StorageError:
+        return StorageError(f"{self.place} does not answer")
 
     def exists(self) -> bool:
         """Return whether anything may be stored."""

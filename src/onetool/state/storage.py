@@ -409,11 +409,6 @@ class State:
             self.load_first(self)
         return is_known
 
-    def subscribe(self, kind: str, listener: Callable[[], object]) -> None:
-        """Call the listener, in another thread, when a replica has changed this kind of state."""
-        for database in self.databases:
-            database.changes.subscribe(kind, listener)
-
     def close(self) -> None:
         """Write pending records and close. Blocks."""
         self.recorder.close()

@@ -32,7 +32,6 @@ SCOPE = "approve"
 class ApprovalHandlers:
     def __init__(self, api: Api) -> None:
         self._api = api
-        api.app.changes.poll("runs", self._read_version)
 
     def operations(self) -> Iterator[Operation]:
         media = events.describe_stream("approvals, at first and after each change; endless")
@@ -64,9 +63,6 @@ class ApprovalHandlers:
                 sent = approvals
                 feed.put("approvals", self._api.to_json(approvals))
                 await feed.wait_until_sent()
-
-    async def _read_version(self) -> int:
-        return await self._api.run_in_thread(self._api.app.state.runs.version)
 
     async def decide(self, request: Request) -> Response:
         by = identity.get_person(request).require(SCOPE, "approving calls")

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from onetool.state.change_feed import ChangeFeed
+from onetool.state.changes import Changes
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def changes() -> AsyncIterator[ChangeFeed]:
-    feed = ChangeFeed()
+async def changes() -> AsyncIterator[Changes]:
+    feed = Changes()
     feed.seconds = 0.001
     yield feed
     feed.close()
@@ -40,7 +40,7 @@ class Source:
             await self.read_again.wait()
 
 
-async def test_all_who_watch_share_one_poll_that_ends_with_the_last_of_them(changes: ChangeFeed) -> None:
+async def test_all_who_watch_share_one_poll_that_ends_with_the_last_of_them(changes: Changes) -> None:
     source = Source()
     changes.poll("files", source.read)
     woken = [0, 0]
@@ -70,7 +70,7 @@ async def test_all_who_watch_share_one_poll_that_ends_with_the_last_of_them(chan
     assert source.reads == reads
 
 
-async def test_a_report_from_another_thread_wakes_those_who_watch_its_kind(changes: ChangeFeed) -> None:
+async def test_a_report_from_another_thread_wakes_those_who_watch_its_kind(changes: Changes) -> None:
     changes.seconds = 3600
     watching = changes.watch("runs", "tokens")
     await anext(watching)
@@ -85,7 +85,7 @@ async def test_a_report_from_another_thread_wakes_those_who_watch_its_kind(chang
     await watching.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_value_that_changes_at_each_read_has_not_settled(changes: ChangeFeed) -> None:
+async def test_a_value_that_changes_at_each_read_has_not_settled(changes: Changes) -> None:
     source = Source()
     changes.poll("files", source.read, settles=True)
     watching = changes.watch("files")
@@ -100,7 +100,7 @@ async def test_a_value_that_changes_at_each_read_has_not_settled(changes: Change
     await watching.aclose()  # type: ignore[attr-defined]
 
 
-async def test_an_error_is_left_to_those_who_watch(changes: ChangeFeed) -> None:
+async def test_an_error_is_left_to_those_who_watch(changes: Changes) -> None:
     async def fail() -> object:
         raise OSError("away")
 

@@ -1,0 +1,216 @@
+"""Reports what other replicas change in a database, and whether it answers.
+
+One connection listens for notifications and polls the generations every two seconds, because a notification may be
+lost with a connection. The same thread renews the lease of this process.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from onetool.errors import ToolError
+from onetool.state.changes import Changes
+from onetool.state.documents import VALUES, StoreUnavailable
+from onetool.state.keys import load_key
+from onetool.state.migrations import compare_version
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from onetool.state.leases import Leases
+    from onetool.state.postgres_database import Database
+
+POLL_SECONDS = 1.5  # a change is effective everywhere within 2 s
+RENEW_SECONDS = 5.0
+RECONNECT_SECONDS = 0.5
+STALE_SECONDS = 5.0  # without an answer, after which the database counts as away
+CLOSE_SECONDS = 5.0
+# One statement, because each replica executes it all the time.
+POLL = """
+SELECT version, compatible, extract(epoch FROM clock_timestamp()),
+(SELECT json_object_agg(kind, number) FROM onetool.generations)
+FROM onetool.schema_versions ORDER BY version DESC LIMIT 1
+"""
+JOB = "job "  # begins a notification about the job whose ID follows
+RUNS = "runs"  # a kind without a generation; its notification ends with the ID of the replica
+
+
+class Listener:
+    """Listens to a database from `start` until `close`, and reports each changed kind of state to `changes`.
+
+    A change by this process is reported when its transaction is committed, and never again.
+    """
+
+    def __init__(self, database: "Database", leases: "Leases", changes: Changes) -> None:
+        self._database = database
+        self._leases = leases
+        self._changes = changes
+        self._loaders: dict[str, list[Callable[[], object]]] = {}
+        self._generations: dict[str, int] = {}
+        self._own: set[tuple[str, int]] = set()  # generations that this process has made, or is making
+        self._failed: deque[str] = deque()  # kinds whose values could not be loaded after a change by this process
+        self._closing = threading.Event()
+        self._first = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._answered_at = float("-inf")
+        self._renewed_at = float("-inf")
+        self.problem: str | None = None
+        self.on_job: Callable[[str], object] = lambda _job: None
+
+    # --- for all threads --------------------------------------------------------------------------------------------
+
+    @property
+    def is_listening(self) -> bool:
+        return bool(self._threads)
+
+    @property
+    def silent_seconds(self) -> float:
+        """The time since the database last answered."""
+        return time.monotonic() - self._answered_at
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the database answers, so that what is cached is not older than a few seconds."""
+        return not self.is_listening or (self.problem is None and self.silent_seconds < STALE_SECONDS)
+
+    def number(self, kind: str) -> int:
+        """Return a number that changes when this kind of state may have changed. Returns at once."""
+        return self._changes.number(kind) if self.is_listening else time.monotonic_ns()
+
+    def subscribe(self, kind: str, load: Callable[[], object]) -> None:
+        """Load a value before each change is reported, and after each lost connection, in the thread that reports."""
+        self._loaders.setdefault(kind, []).append(load)
+
+    def expect(self, announced: Mapping[str, int]) -> None:
+        """Do not report these generations, which this process is about to commit."""
+        self._own.update(announced.items())
+
+    def withdraw(self, announced: Mapping[str, int]) -> None:
+        """Report these generations after all: their transaction was rolled back, so others may have made them."""
+        self._own.difference_update(announced.items())
+
+    def report_own(self, announced: Mapping[str, int]) -> None:
+        """Report what this process has committed. Values that cannot be loaded now are loaded by the next poll."""
+        for kind in announced if self.is_listening else ():
+            try:
+                self._report(kind)
+            except StoreUnavailable:
+                self._failed.append(kind)
+
+    def start(self) -> None:
+        """Listen in threads. Returns at once."""
+        if self._threads:
+            return
+        self._answered_at = time.monotonic()
+        self._threads = [
+            threading.Thread(target=self._follow, name="onetool-changes", daemon=True),
+            threading.Thread(target=self._watch, name="onetool-database", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the first values are known. Return whether they are."""
+        return self._first.wait(seconds)
+
+    def close(self) -> None:
+        self._closing.set()
+        for thread in self._threads:
+            thread.join(timeout=CLOSE_SECONDS)
+        self._threads = []
+
+    # --- in the threads ---------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Close connections to a server that does not answer, so that nobody waits for it."""
+        while not self._closing.wait(0.5):
+            self._database.is_away = not self.is_current
+            if self._database.is_away:  # otherwise a statement may just take long
+                self._database.abort_stuck()
+
+    def _follow(self) -> None:
+        connection: Connection[Any] | None = None
+        while not self._closing.is_set():
+            try:
+                if connection is None:
+                    connection = self._connect()
+                self._poll(connection)
+                self._wait(connection)
+            except Exception as error:  # noqa: BLE001 - the thread goes on, whatever failed
+                self.problem = (error if isinstance(error, ToolError) else self._database.unavailable(error)).message
+                self._database.is_away = True
+                if connection is not None:
+                    with suppress(Exception):
+                        connection.close()
+                connection = None
+                self._closing.wait(RECONNECT_SECONDS)
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> "Connection[Any]":
+        self._database.prepare_schema()
+        connection = self._database.connect()
+        with self._database.watch(connection):
+            connection.execute("LISTEN onetool")
+        self._generations = {}  # a notification may have been lost: everything counts as changed
+        return connection
+
+    def _poll(self, connection: "Connection[Any]") -> None:
+        with self._database.watch(connection):
+            # A newer OneTool may have changed the tables.
+            version, compatible, now, generations = connection.execute(POLL).fetchone() or (0, 0, time.time(), {})
+            compare_version(version, compatible, self._database.place)
+            self._database.set_clock(float(now))
+            if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
+                self._leases.renew(connection)
+                self._renewed_at = time.monotonic()
+        self._answered_at = time.monotonic()
+        self._database.is_away = False
+        if not self._generations:
+            load_key(self._database, VALUES)  # a replica without the right key is not ready
+        self.problem = None
+        self._apply(generations or {})
+        self._first.set()
+
+    def _apply(self, generations: Mapping[str, int]) -> None:
+        changed = {RUNS}  # every poll may find runs whose replica has ended
+        if self._generations:
+            changed.update(kind for kind, number in generations.items() if self._is_changed(kind, number))
+        else:
+            changed.update(generations, self._loaders)
+        while self._failed:
+            changed.add(self._failed.popleft())
+        self._generations = {"": 0, **generations}
+        for kind in changed:
+            self._report(kind)
+
+    def _is_changed(self, kind: str, number: int) -> bool:
+        """Return whether another process has made one of the generations since the last poll."""
+        before = self._generations.get(kind, 0)
+        new = {(kind, generation) for generation in range(before + 1, number + 1)}
+        is_changed = number < before or not new <= self._own
+        self._own.difference_update(new)
+        return is_changed
+
+    def _report(self, kind: str) -> None:
+        for load in self._loaders.get(kind, ()):
+            load()
+        self._changes.report(kind)
+
+    def _wait(self, connection: "Connection[Any]") -> None:
+        """Wait for notifications until the next poll."""
+        end = time.monotonic() + POLL_SECONDS
+        while (left := end - time.monotonic()) > 0 and not self._closing.is_set():
+            for notification in connection.notifies(timeout=min(left, 0.5), stop_after=1):
+                kind, _, sender = notification.payload.partition(" from ")
+                if sender == self._leases.own_id:
+                    continue
+                if kind == RUNS:
+                    self._report(RUNS)
+                elif kind.startswith(JOB):
+                    self.on_job(kind.removeprefix(JOB))
+                else:
+                    return  # the poll reads what has changed
