@@ -33,7 +33,8 @@ PUBLIC_URL = "https://conformance-test.local"
 async def find_issuer(url: str) -> str:
     """Return the issuer that the server names, as a person would look it up."""
     http = GuardedHttp(Net(ANY_HOST), url, allow_private_addresses=True)
-    return (await Discovery(http, SignInTarget("server", url)).discover()).server.issuer
+    found = await Discovery(http, SignInTarget("server", url)).discover()
+    return str(found.server.issuer)
 
 
 def make_auth(context: dict[str, Any], issuer: str) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from onetool.errors import NetworkError, SignInRequired, ToolError
 from onetool.net import ANY_HOST, Net
 from onetool.oauth import guarded_http
 from onetool.oauth.credential import Credential, Identity, SignInTarget
-from onetool.oauth.discovery import Discovered, ServerMetadata
+from onetool.oauth.discovery import ServerMetadata
+from onetool.oauth.failures import TokenRejected
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
 from onetool.oauth.sign_ins import identify
-from onetool.oauth.token_requests import TokenRejected, TokenRequests
+from onetool.oauth.token_requests import TokenRequests
 
 REDIRECT = "http://127.0.0.1:9/callback"
 
@@ -80,6 +81,9 @@ DOCUMENTS = {
     ),
     "a URL with a password": ("metadata", {"token_endpoint": "https://a:b@example.com/t"}, "not a valid URL"),
     "a list as endpoint": ("metadata", {"token_endpoint": ["x"]}, "token_endpoint is missing"),
+    "a string as scopes": ("metadata", {"scopes_supported": "read"}, "scopes_supported is missing or invalid"),
+    "a revocation over http": ("metadata", {"revocation_endpoint": f"{FOREIGN}/revoke"}, "not https"),
+    "a number as resource": ("resource_metadata", {"resource": 7}, "resource is missing or invalid"),
     "another resource": ("resource_metadata", {"resource": "https://evil.example/mcp"}, "resource is"),
     "no resource": ("resource_metadata", {"resource": None}, "resource is missing"),
     "no servers": ("resource_metadata", {"authorization_servers": None}, "authorization_servers is missing"),
@@ -154,10 +158,8 @@ def test_pending_sign_ins_expire() -> None:
     now = [0.0]
     pending = PendingSignIns(lambda: now[0])
     target = SignInTarget("gh", "https://example.com/mcp", OAuth())
-    metadata = ServerMetadata("https://i", "https://i/a", "https://i/t")
-    waiting = pending.add(
-        Identity(target), Credential("https://i", "https://i/t", "c"), Discovered(metadata, "", None), None
-    )
+    metadata = ServerMetadata.model_validate({"issuer": "https://i"})
+    waiting = pending.add(Identity(target), Credential("https://i", "https://i/t", "c"), metadata)
     now[0] = PENDING_SECONDS
     with pytest.raises(ToolError, match="expired"):
         pending.take(waiting.state)

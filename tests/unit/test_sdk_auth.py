@@ -12,6 +12,7 @@ from mcp.client.auth.utils import (
     build_oauth_authorization_server_metadata_discovery_urls,
     build_protected_resource_metadata_discovery_urls,
     extract_field_from_www_auth,
+    issuers_match,
 )
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -19,6 +20,7 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 
 from onetool.errors import StorageError, ToolError
 from onetool.oauth.credential_store import CredentialStore
+from onetool.oauth.discovery import ServerMetadata
 from onetool.oauth.failures import collect_failures, record_failure
 from onetool.state.storage import CredentialKey
 
@@ -54,6 +56,19 @@ def test_challenges_and_resources() -> None:
     assert check_resource_allowed("https://a.example/mcp", "https://a.example")
     assert not check_resource_allowed("https://a.example/mcp", "https://b.example/mcp")
     assert not check_resource_allowed("https://a.example/mcp", "https://a.example/other")
+
+
+def test_issuers_are_compared_as_strings() -> None:
+    assert issuers_match("https://a.example", "https://a.example/")
+    for other in ("https://a.example/t", "https://a.example.evil", "http://a.example", "https://a.example//"):
+        assert not issuers_match("https://a.example", other)
+    assert not issuers_match("https://a.example/t", "https://a.example/t/")
+
+
+def test_documents_keep_the_urls_that_the_server_sent() -> None:
+    """An issuer without a path must not get a slash, because it is compared with `iss` and claims."""
+    metadata = ServerMetadata.model_validate({"issuer": "https://a.example", "jwks_uri": "https://a.example/keys?x=1"})
+    assert (str(metadata.issuer), str(metadata.jwks_uri)) == ("https://a.example", "https://a.example/keys?x=1")
 
 
 def test_transports_take_a_client_with_auth() -> None:

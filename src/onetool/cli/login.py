@@ -79,8 +79,8 @@ def _show_url(url: str, identity: "Identity", options: Namespace) -> None:
 async def _use_device(app: "OneTool", identity: "Identity", options: Namespace) -> None:
     with Progress(f"looking for the authorization server of {identity.label}"):
         codes, credential = await app.sign_ins.begin_device(identity)
-    _note(f"To sign in to {identity.label}, open {codes['verification_uri']} and enter the code", options)
-    _note(f"\n    {codes['user_code']}\n", options)
+    _note(f"To sign in to {identity.label}, open {codes.verification_uri} and enter the code", options)
+    _note(f"\n    {codes.user_code}\n", options)
     await app.sign_ins.finish_device(identity, codes, credential)
 
 

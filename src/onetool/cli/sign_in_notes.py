@@ -41,8 +41,7 @@ def find_sign_in_notes(directories: Directories, names: Collection[str] | None =
 async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
     """Return the servers that answer 401 to a request without a token."""
     from onetool.net import ANY_HOST, Net
-    from onetool.oauth.discovery import PROBES
-    from onetool.oauth.guarded_http import GuardedHttp
+    from onetool.oauth.guarded_http import PROBES, GuardedHttp
 
     net = Net(ANY_HOST)
     found = set[str]()

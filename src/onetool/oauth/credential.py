@@ -10,10 +10,12 @@ from onetool.errors import SignInRequired, StorageError
 from onetool.state.storage import CredentialKey
 
 if TYPE_CHECKING:
+    from onetool.oauth.token_requests import TokenAnswer
     from onetool_child.json_types import JsonMapping
 
 MAX_MARGIN_SECONDS = 30.0  # before its expiry, a token is refreshed
 MARGIN_PART = 10  # the margin is at most this part of the lifetime
+MAX_LIFETIME_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,38 +112,43 @@ class Credential:
     user: str = ""
     signed_in_at: float = 0.0
 
-    def is_due(self, now: float | None = None) -> bool:
-        """Return whether the token has expired, or is about to."""
-        return self.refresh_at is not None and (time.time() if now is None else now) >= self.refresh_at
+    @property
+    def is_due(self) -> bool:
+        """Whether the token has expired, or is about to."""
+        return self.refresh_at is not None and time.time() >= self.refresh_at
 
     @property
     def is_valid(self) -> bool:
         """Whether there is a token that has not expired."""
-        return bool(self.access_token) and not self.is_due()
+        return bool(self.access_token) and not self.is_due
 
     @property
     def is_usable(self) -> bool:
         """Whether there is a valid token, or one can be requested without a person."""
         return self.is_valid or bool(self.access_token and self.refresh_token)
 
-    def add_tokens(self, answer: "TokenAnswer", now: float | None = None) -> Self:
+    def add_tokens(self, answer: "TokenAnswer") -> Self:
         """Return the credential with the tokens of a response, which may keep the refresh token and the scope."""
-        now = time.time() if now is None else now
-        lifetime = answer.expires_in
-        margin = 0.0 if lifetime is None else min(MAX_MARGIN_SECONDS, lifetime / MARGIN_PART)
+        expires_at = None
+        refresh_at = None
+        if answer.expires_in is not None:
+            lifetime = min(max(answer.expires_in, 0.0), MAX_LIFETIME_SECONDS)
+            expires_at = time.time() + lifetime
+            refresh_at = expires_at - min(MAX_MARGIN_SECONDS, lifetime / MARGIN_PART)
         return replace(
             self,
             access_token=answer.access_token,
             refresh_token=answer.refresh_token or self.refresh_token,
-            expires_at=None if lifetime is None else now + lifetime,
-            refresh_at=None if lifetime is None else now + lifetime - margin,
+            expires_at=expires_at,
+            refresh_at=refresh_at,
             scope=self.scope if answer.scope is None else answer.scope,
-            user=answer.user or self.user,
+            user=answer.read_user() or self.user,
+            signed_in_at=self.signed_in_at or time.time(),
         )
 
     def drop_tokens(self) -> Self:
         """Return the credential without tokens. The registration of the client is kept for the next sign-in."""
-        return replace(self, access_token="", refresh_token="", expires_at=None, refresh_at=None)
+        return replace(self, access_token="", refresh_token="", expires_at=None, refresh_at=None, signed_in_at=0.0)
 
     def to_json(self) -> str:
         return json.dumps({name: value for name, value in asdict(self).items() if value not in ("", None)})
@@ -154,15 +161,3 @@ class Credential:
             return cls(**{name: value for name, value in data.items() if name in known})
         except (ValueError, TypeError, AttributeError):
             raise StorageError("a stored credential is damaged", hint="sign in again with onetool login") from None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenAnswer:
-    """A successful response of a token endpoint. A scope of None means that it did not change."""
-
-    access_token: str = field(repr=False)
-    refresh_token: str = field(default="", repr=False)
-    expires_in: float | None = None
-    scope: str | None = None
-    user: str = ""
-    id_token: str = field(default="", repr=False)

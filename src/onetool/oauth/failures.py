@@ -1,8 +1,10 @@
-"""The sign-in errors of the requests that a call makes.
+"""The errors of sign-ins.
 
-The SDK sends a request in the context of its caller, and an error must not close the connection that others use.
+Those of the requests that a call makes are recorded: the SDK sends a request in the context of its caller, and an error
+must not close the connection that others use.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +12,17 @@ from contextvars import ContextVar
 from onetool.errors import ToolError
 
 _FAILURES: ContextVar[list[ToolError] | None] = ContextVar("_FAILURES", default=None)
+
+ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+
+class TokenRejected(ToolError):
+    """The authorization server rejected a request; `error` is its code, such as `invalid_grant`."""
+
+
+def describe_code(code: str) -> str:
+    """Return an error code of an authorization server, unless it may be anything else."""
+    return code if ERROR_CODE.fullmatch(code) else "an invalid error code"
 
 
 @contextmanager

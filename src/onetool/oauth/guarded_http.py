@@ -19,6 +19,16 @@ MAX_DOCUMENT_BYTES = 256 << 10
 TIMEOUT_SECONDS = 15.0
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
 ACCEPT = ("Accept", "application/json")
+HELLO = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "onetool", "version": "1"},
+}
+# Requests that find out whether an MCP server wants a token. Some servers accept one of these without a token.
+PROBES = (
+    {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}},
+    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO},
+)
 
 
 class GuardedHttp:

@@ -5,13 +5,16 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from onetool.errors import ToolError
 from onetool.oauth.credential import Credential, Identity
-from onetool.oauth.discovery import Discovered
-from onetool.oauth.token_requests import ERROR_CODE
+from onetool.oauth.failures import describe_code
 from onetool.util.clock_watch import Clock
+
+if TYPE_CHECKING:
+    from onetool.oauth.discovery import ServerMetadata
 
 PENDING_SECONDS = 600.0
 MAX_PENDING = 100
@@ -22,12 +25,11 @@ CALLBACK_FIELDS = ("code", "state", "iss", "error")
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """A sign-in between the authorization request and its answer."""
+    """A sign-in between the authorization request and its answer. The credential has the requested scope."""
 
     identity: Identity
     credential: Credential = field(repr=False)
-    discovered: Discovered
-    scope: str | None
+    server: "ServerMetadata"
     expires: float
     state: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)
     browser: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)  # its cookie
@@ -36,16 +38,7 @@ class PendingSignIn:
     @property
     def url(self) -> str:
         """The URL at which a person signs in."""
-        scope = self.scope or ""
-        return self.discovered.server.build_sign_in_url(
-            self.credential.client_id,
-            self.credential.redirect_uri,
-            self.state,
-            self.verifier,
-            resource=self.credential.resource,
-            scope=scope,
-            prompt="consent" if "offline_access" in scope.split() else "",
-        )
+        return self.server.build_sign_in_url(self.credential, self.state, self.verifier)
 
 
 class PendingSignIns:
@@ -55,8 +48,8 @@ class PendingSignIns:
         self._clock = clock
         self._pending: list[PendingSignIn] = []
 
-    def add(self, identity: Identity, credential: Credential, found: Discovered, scope: str | None) -> PendingSignIn:
-        pending = PendingSignIn(identity, credential, found, scope, self._clock() + PENDING_SECONDS)
+    def add(self, identity: Identity, credential: Credential, server: "ServerMetadata") -> PendingSignIn:
+        pending = PendingSignIn(identity, credential, server, self._clock() + PENDING_SECONDS)
         self._pending = [*self._list_live(), pending][-MAX_PENDING:]
         return pending
 
@@ -92,7 +85,6 @@ def parse_callback(url: str) -> dict[str, str]:
 def check_answer(fields: Mapping[str, str]) -> str:
     """Return the code of an answer. Raise if the person or the server declined."""
     if "error" in fields or not fields.get("code"):
-        code = fields.get("error", "")
-        shown = code if ERROR_CODE.fullmatch(code) else "an invalid answer"
+        shown = describe_code(fields.get("error", ""))
         raise ToolError(f"the sign-in failed: the authorization server answered {shown}")
     return fields["code"]

@@ -1,12 +1,11 @@
 """The sign-ins of the application: tokens for requests, starting and finishing sign-ins, and their state."""
 
-import asyncio
 import hmac
-import time
+import importlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync as run_in_thread
@@ -16,27 +15,25 @@ from onetool.config.model import OAuth, Server
 from onetool.errors import ConfigError, ToolError
 from onetool.net import ANY_HOST, Net
 from onetool.oauth.credential import Credential, Identity, SignInTarget
-from onetool.oauth.discovery import Discovered, Discovery, OnStep
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PendingSignIn, PendingSignIns, check_answer
-from onetool.oauth.token_requests import DEVICE_GRANT, TokenRejected, TokenRequests
 from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import describe_unknown_account
 from onetool.util.time_format import in_utc
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
+    from onetool.oauth.discovery import Discovered, OnStep, ServerMetadata
+    from onetool.oauth.token_requests import DeviceCodes, TokenAnswer, TokenRequests
     from onetool.state.storage import CredentialStorage
 
 CALLBACK_PATH = "/oauth/callback"
 CLIENT_PATH = "/oauth/client.json"
+HEAVY_MODULE = "onetool.oauth.token_requests"  # it imports the MCP SDK, which would block the event loop
 LOOPBACK_REDIRECTS = ("http://127.0.0.1/callback", "http://localhost/callback")
-MAX_INTERVAL_SECONDS = 60.0
-DEFAULT_INTERVAL_SECONDS = 5.0
 DEFAULT_AGENT = "default"
 NO_CREDENTIAL = Credential("", "", "")
-MAX_DEVICE_SECONDS = 600.0
 
 
 class SignIns:
@@ -72,39 +69,41 @@ class SignIns:
             )
         return self._sources[identity]
 
-    async def _renew(self, target: SignInTarget, old: Credential | None) -> Credential:
+    async def _renew(self, identity: Identity, old: Credential | None) -> Credential:
         """Refresh a credential, or sign in as the client itself."""
-        requests = self._requests(target)
+        requests = await self._open_requests(identity.target)
         if old is not None:
-            return await requests.refresh(old)
-        discovered = await self.discover(target)
-        credential = replace(await requests.register(discovered, "", None), signed_in_at=time.time())
-        scope = {"scope": discovered.scope or ""}
-        return credential.add_tokens(await requests.request_tokens(credential, "client_credentials", scope))
+            return old.add_tokens(await requests.refresh(old))
+        _, credential = await self._prepare(identity, "")
+        return credential.add_tokens(
+            await requests.request_tokens(credential, "client_credentials", scope=credential.scope)
+        )
 
     def _http(self, target: SignInTarget) -> GuardedHttp:
         return GuardedHttp(self._net, target.url, allow_private_addresses=self._allow_private_addresses)
 
-    def _requests(self, target: SignInTarget) -> TokenRequests:
+    async def _open_requests(self, target: SignInTarget) -> "TokenRequests":
+        await run_in_thread(importlib.import_module, HEAVY_MODULE)
+        from onetool.oauth.token_requests import TokenRequests
+
         return TokenRequests(self._http(target), target.settings)
 
     # --- sign-ins of people -------------------------------------------------------------------------------------------
 
-    async def discover(
-        self, target: SignInTarget, challenge: str | None = None, on_step: OnStep = lambda _: None
-    ) -> Discovered:
-        return await Discovery(self._http(target), target, on_step).discover(challenge)
+    async def discover(self, target: SignInTarget, on_step: "OnStep" = lambda _: None) -> "Discovered":
+        await run_in_thread(importlib.import_module, HEAVY_MODULE)
+        from onetool.oauth.discovery import Discovery
+
+        return await Discovery(self._http(target), target, on_step).discover()
 
     async def begin(self, identity: Identity, redirect_uri: str) -> PendingSignIn:
         """Find the authorization server, register a client and return the sign-in, which waits for a person."""
-        found = await self.discover(identity.target)
-        if not found.server.authorization_endpoint:
+        server, credential = await self._prepare(identity, redirect_uri)
+        if server.authorization_endpoint is None:
             raise ToolError(
                 f"{identity.target.name} has no authorization endpoint", hint="use grant client_credentials"
             )
-        credential, before = await self._register(identity, found, redirect_uri)
-        scope = _merge_scopes(found.scope, before)
-        return self.pending.add(identity, credential, found, scope)
+        return self.pending.add(identity, credential, server)
 
     async def finish(self, fields: Mapping[str, str], browser: str | None = None) -> tuple[Identity, Credential]:
         """Finish the sign-in with the fields of its callback, which can be used once.
@@ -114,13 +113,16 @@ class SignIns:
         pending = self.pending.take(fields.get("state", ""))
         if browser is not None and not hmac.compare_digest(pending.browser.encode(), browser.encode()):
             raise ToolError("the sign-in failed: it was not started in this browser. Start it again")
-        pending.discovered.server.check_issuer(fields.get("iss"))
+        pending.server.check_answer(fields.get("iss"))
         code = check_answer(fields)
-        requests = self._requests(pending.identity.target)
-        credential = replace(pending.credential, scope=pending.scope or "", signed_in_at=time.time())
-        credential = credential.add_tokens(await requests.exchange_code(credential, code, pending.verifier))
-        await self.get_source(pending.identity).store(credential)
-        return pending.identity, credential
+        requests = await self._open_requests(pending.identity.target)
+        answer = await requests.exchange_code(pending.credential, code, pending.verifier)
+        return pending.identity, await self._complete(pending.identity, pending.credential, answer)
+
+    async def _complete(self, identity: Identity, credential: Credential, answer: "TokenAnswer") -> Credential:
+        credential = credential.add_tokens(answer)
+        await self.get_source(identity).store(credential)
+        return credential
 
     async def try_to_finish(self, pending: PendingSignIn, fields: Mapping[str, str]) -> bool:
         """Finish this sign-in. Return False if the fields belong to another one, or to none."""
@@ -132,55 +134,45 @@ class SignIns:
             raise
         return True
 
-    async def begin_device(self, identity: Identity) -> tuple[JsonObject, Credential]:
+    async def begin_device(self, identity: Identity) -> tuple["DeviceCodes", Credential]:
         """Start a device flow: return its codes and URL, and the credential for `finish_device`."""
-        found = await self.discover(identity.target)
-        if not found.server.device_authorization_endpoint:
+        server, credential = await self._prepare(identity, LOOPBACK_REDIRECTS[0])
+        if server.device_authorization_endpoint is None:
             raise ToolError(
-                f"{found.server.issuer} does not support the device flow: device_authorization_endpoint is missing",
+                f"{server.issuer} does not support the device flow: device_authorization_endpoint is missing",
                 hint=f"{identity.command} --no-browser",
             )
-        credential, before = await self._register(identity, found, LOOPBACK_REDIRECTS[0])
-        found = replace(found, scope=_merge_scopes(found.scope, before))
-        codes = await self._requests(identity.target).request_device(found, credential)
-        return codes, replace(credential, scope=found.scope or "")
+        requests = await self._open_requests(identity.target)
+        return await requests.request_device(server, credential), credential
 
-    async def finish_device(self, identity: Identity, codes: JsonMapping, credential: Credential) -> Credential:
+    async def finish_device(self, identity: Identity, codes: "DeviceCodes", credential: Credential) -> Credential:
         """Wait until the person has signed in on another device."""
-        interval = _read_number(codes.get("interval"), DEFAULT_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)
-        lifetime = _read_number(codes.get("expires_in"), MAX_DEVICE_SECONDS, MAX_DEVICE_SECONDS)
-        deadline = time.monotonic() + lifetime
-        form = {"device_code": codes["device_code"]}
-        requests = self._requests(identity.target)
-        while time.monotonic() < deadline:
-            await asyncio.sleep(interval)
-            try:
-                answer = await requests.request_tokens(credential, DEVICE_GRANT, form)
-            except TokenRejected as error:
-                match error.fields.get("error"):
-                    case "authorization_pending":
-                        continue
-                    case "slow_down":
-                        interval = min(interval + DEFAULT_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)
-                        continue
-                raise
-            done = replace(credential.add_tokens(answer), signed_in_at=time.time())
-            await self.get_source(identity).store(done)
-            return done
-        raise ToolError("the sign-in failed: nobody entered the code in time")
+        requests = await self._open_requests(identity.target)
+        return await self._complete(identity, credential, await requests.wait_for_device(credential, codes))
 
-    async def _register(
-        self, identity: Identity, found: Discovered, redirect_uri: str
-    ) -> tuple[Credential, Credential | None]:
-        """Return a credential with a client, and the stored one. A client that was registered before is used again."""
+    async def _prepare(self, identity: Identity, redirect_uri: str) -> tuple["ServerMetadata", Credential]:
+        """Find the authorization server. Return it with a credential that has a client and the scope to request.
+
+        A client that was registered before is used again.
+        """
+        target = identity.target
+        discovered = await self.discover(target)
+        server = discovered.server
         before = await self.get_source(identity).read()
-        server = found.server
-        is_same = before is not None and (before.issuer, before.redirect_uri) == (server.issuer, redirect_uri)
-        if before is not None and is_same and identity.target.settings.client_id is None:
-            kept = replace(before.drop_tokens(), token_endpoint=server.token_endpoint, resource=found.resource)
-            return replace(kept, user="", missing_scope=""), before
+        discovered = replace(discovered, scope=_merge_scopes(discovered.scope, before))
+        is_same = before is not None and (before.issuer, before.redirect_uri) == (str(server.issuer), redirect_uri)
+        if before is not None and is_same and target.settings.client_id is None:
+            return server, replace(
+                before.drop_tokens(),
+                token_endpoint=str(server.token_endpoint),
+                resource=discovered.resource,
+                scope=discovered.scope,
+                missing_scope="",
+                user="",
+            )
+        requests = await self._open_requests(target)
         client_url = f"{self.public_url}{CLIENT_PATH}" if (self.public_url or "").startswith("https://") else None
-        return await self._requests(identity.target).register(found, redirect_uri, client_url), before
+        return server, await requests.register(discovered, redirect_uri, client_url)
 
     async def sign_out(self, identity: Identity) -> bool:
         """Delete the sign-in and revoke its tokens. Return whether there was one."""
@@ -190,7 +182,7 @@ class SignIns:
             return False
         await source.update(lambda _: None)
         with suppress(ToolError):  # the tokens are deleted here; they expire there
-            await self._requests(identity.target).revoke(credential)
+            await (await self._open_requests(identity.target)).revoke(credential)
         return True
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -261,14 +253,9 @@ def identify(target: SignInTarget, account: str = "", agent: str = DEFAULT_AGENT
     return Identity(target, account, "" if target.settings.shared else agent)
 
 
-def _merge_scopes(scope: str | None, before: Credential | None) -> str | None:
+def _merge_scopes(scope: str, before: Credential | None) -> str:
     """Add the scope that a call needed, and keep what was granted before."""
     if before is None or not before.missing_scope:
         return scope
-    words = [*before.scope.split(), *(scope or "").split(), *before.missing_scope.split()]
+    words = f"{before.scope} {scope} {before.missing_scope}".split()
     return " ".join(dict.fromkeys(words))
-
-
-def _read_number(value: Any, default: float, maximum: float) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return min(float(value), maximum) if is_number else default

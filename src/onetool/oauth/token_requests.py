@@ -1,24 +1,29 @@
-"""Requests to the endpoints of an authorization server: registration, tokens, devices and revocation."""
+"""Requests to the endpoints of an authorization server: registration, tokens, devices and revocation.
 
+Answers are parsed by the models of the MCP SDK. This imports the SDK, as `discovery` does.
+"""
+
+import asyncio
 import base64
-import re
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote as quote_url
 
-from pydantic import ValidationError
+from mcp.client.auth.utils import issuers_match
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import BaseModel, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from onetool.config.model import OAuth
 from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import Response
-from onetool.oauth.credential import Credential, TokenAnswer
-from onetool.oauth.discovery import Discovered, invalid_document, is_same_issuer
+from onetool.oauth.credential import Credential
+from onetool.oauth.discovery import Discovered, ServerMetadata, invalid_document, parse_document
+from onetool.oauth.failures import TokenRejected, describe_code
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.util.text import quote
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
 SUCCESS = frozenset({200, 201})
 SERVER_ERROR = 500
@@ -27,14 +32,51 @@ AUTH_METHODS = ("none", "client_secret_post", "client_secret_basic")  # of clien
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 ASSERTION_SECONDS = 300
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # as a header may contain it
+DEFAULT_INTERVAL_SECONDS = 5.0
+MAX_INTERVAL_SECONDS = 60.0
+MAX_DEVICE_SECONDS = 600.0
 MAX_SHOWN_CHARS = 200
-ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 USER_CLAIMS = ("email", "preferred_username", "name", "sub")
+Token = Annotated[str, Field(pattern=r"^[!-~]+$", max_length=65_536)]  # as a header may contain it
 
 
-class TokenRejected(ToolError):
-    """The authorization server rejected a request; `error` is its code, such as `invalid_grant`."""
+class TokenAnswer(OAuthToken):
+    """A successful response of a token endpoint. A scope of None means that it did not change."""
+
+    access_token: Token = Field(repr=False)
+    refresh_token: Token | None = Field(default=None, repr=False)
+    expires_in: float | None = Field(default=None, allow_inf_nan=False)  # type: ignore[assignment]  # some send 0.5
+    id_token: str | None = Field(default=None, repr=False)
+
+    @field_validator("refresh_token", "expires_in", "scope", "id_token", mode="wrap")
+    @classmethod
+    def _ignore_invalid(cls, value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        """Ignore a field that is not needed: the request may have used up the only refresh token."""
+        try:
+            return parse(value)
+        except ValidationError:
+            return None
+
+    def read_user(self) -> str:
+        """Return the name of the user, for people to see. The token came from the issuer, so it needs no signature."""
+        import jwt
+
+        try:
+            claims = jwt.decode(self.id_token or "", options={"verify_signature": False})
+        except jwt.InvalidTokenError:
+            return ""
+        names = (claims.get(name) for name in USER_CLAIMS)
+        return next((name[:MAX_SHOWN_CHARS] for name in names if isinstance(name, str) and name.isprintable()), "")
+
+
+class DeviceCodes(BaseModel):
+    """The answer to the start of a device flow: what the person enters, and where."""
+
+    device_code: Token = Field(repr=False)
+    user_code: Token
+    verification_uri: Token
+    interval: float = DEFAULT_INTERVAL_SECONDS
+    expires_in: float = MAX_DEVICE_SECONDS
 
 
 class TokenRequests:
@@ -44,101 +86,109 @@ class TokenRequests:
         self._http = http
         self._settings = settings
 
-    async def register(self, discovered: Discovered, redirect_uri: str, client_url: str | None) -> Credential:
+    async def register(self, discovered: Discovered, redirect_uri: str, client_url: str | None = None) -> Credential:
         """Return a credential without tokens: with the client of the settings, a client document, or a new client."""
         server = discovered.server
         credential = Credential(
-            issuer=server.issuer,
-            token_endpoint=server.token_endpoint,
+            issuer=str(server.issuer),
+            token_endpoint=str(server.token_endpoint),
             client_id=self._settings.client_id or "",
             redirect_uri=redirect_uri,
             resource=discovered.resource,
-            revocation_endpoint=server.revocation_endpoint,
+            revocation_endpoint=str(server.revocation_endpoint or ""),
+            scope=discovered.scope,
         )
         if self._settings.client_id is not None:
-            return replace(credential, auth_method=self._choose_auth_method(server.auth_methods))
-        if client_url is not None and server.accepts_client_documents:
+            auth_method = self._choose_auth_method(server.token_endpoint_auth_methods_supported or [])
+            return replace(credential, auth_method=auth_method)
+        if client_url is not None and server.client_id_metadata_document_supported:
             return replace(credential, client_id=client_url)
-        if not server.registration_endpoint:
+        if server.registration_endpoint is None:
             raise ConfigError(
                 f"{server.issuer} has no registration_endpoint: clients must be registered by hand",
                 hint="register a client there with the redirect URI "
                 f"{redirect_uri or 'http://127.0.0.1/callback'}, then set auth: {{type: oauth, client_id: ...}}",
             )
-        return await self._register_client(discovered, credential)
+        return await self._register_client(server, credential)
 
-    def _choose_auth_method(self, supported: tuple[str, ...]) -> str:
+    def _choose_auth_method(self, supported: list[str]) -> str:
         if self._settings.private_key is not None:
             return "private_key_jwt"
         if self._settings.client_secret is None:
             return "none"
         return "client_secret_post" if supported and "client_secret_basic" not in supported else "client_secret_basic"
 
-    async def _register_client(self, discovered: Discovered, credential: Credential) -> Credential:
-        from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
-
-        server = discovered.server
+    async def _register_client(self, server: ServerMetadata, credential: Credential) -> Credential:
+        supported = server.token_endpoint_auth_methods_supported or ()
         device_grants = [DEVICE_GRANT] if server.device_authorization_endpoint else []
         request = OAuthClientMetadata.model_validate(
             {
                 "client_name": "OneTool",
                 "redirect_uris": [credential.redirect_uri],
                 "grant_types": ["authorization_code", "refresh_token", *device_grants],
-                "token_endpoint_auth_method": next((way for way in AUTH_METHODS if way in server.auth_methods), "none"),
+                "token_endpoint_auth_method": next((way for way in AUTH_METHODS if way in supported), "none"),
                 "application_type": "native" if credential.redirect_uri.startswith("http://") else "web",
-                "scope": discovered.scope,
+                "scope": credential.scope or None,
             }
         )
-        url = server.registration_endpoint
+        url = str(server.registration_endpoint)
         body = request.model_dump(mode="json", exclude_none=True)
-        answer = _parse_answer(
-            "registration of the client", await self._http.post_json(url, body, "registration_endpoint")
-        )
-        try:
-            client = OAuthClientInformationFull.model_validate(answer)
-        except ValidationError:
-            raise _invalid_answer(url, "client_id is missing, or another field is invalid") from None
+        response = await self._http.post_json(url, body, "registration_endpoint")
+        answer = _parse_answer("registration of the client", response)
+        client = parse_document(OAuthClientInformationFull, answer, f"the answer of {url}")
         secret = client.client_secret or ""
         method = client.token_endpoint_auth_method or ("client_secret_basic" if secret else "none")
         if method not in AUTH_METHODS or (method != "none" and not secret):
-            raise _invalid_answer(url, f"token_endpoint_auth_method is {quote(method, 60)}")
+            raise invalid_document(f"the answer of {url}", f"token_endpoint_auth_method is {quote(method, 60)}")
         return replace(credential, client_id=client.client_id, client_secret=secret, auth_method=method)
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
     async def exchange_code(self, credential: Credential, code: str, verifier: str) -> TokenAnswer:
         form = {"code": code, "redirect_uri": credential.redirect_uri, "code_verifier": verifier}
-        return await self.request_tokens(credential, "authorization_code", form)
+        return await self.request_tokens(credential, "authorization_code", **form)
 
-    async def refresh(self, credential: Credential) -> Credential:
-        form = {"refresh_token": credential.refresh_token}
-        return credential.add_tokens(await self.request_tokens(credential, "refresh_token", form))
+    async def refresh(self, credential: Credential) -> TokenAnswer:
+        return await self.request_tokens(credential, "refresh_token", refresh_token=credential.refresh_token)
 
-    async def request_tokens(self, credential: Credential, grant: str, form: Mapping[str, str]) -> TokenAnswer:
+    async def request_tokens(self, credential: Credential, grant: str, **form: str) -> TokenAnswer:
         url = credential.token_endpoint
         form = {"grant_type": grant, **form, "resource": credential.resource}
-        response = await self._post(credential, url, form, "token_endpoint")
-        return _parse_tokens(_parse_answer("request of a token", response), url)
+        response = await self._post(credential, url, "token_endpoint", **form)
+        return parse_document(TokenAnswer, _parse_answer("request of a token", response), f"the answer of {url}")
 
-    async def request_device(self, discovered: Discovered, credential: Credential) -> JsonObject:
-        """Return the codes of a device flow. The verification URL is checked."""
-        url = discovered.server.device_authorization_endpoint
-        form = {"scope": discovered.scope or "", "resource": credential.resource}
-        response = await self._post(credential, url, form, "device_authorization_endpoint")
+    async def request_device(self, server: ServerMetadata, credential: Credential) -> DeviceCodes:
+        """Start a device flow. The verification URL is checked."""
+        url = str(server.device_authorization_endpoint)
+        form = {"scope": credential.scope, "resource": credential.resource}
+        response = await self._post(credential, url, "device_authorization_endpoint", **form)
         answer = _parse_answer("start of the device flow", response)
-        for name in ("device_code", "user_code", "verification_uri"):
-            if not isinstance(answer.get(name), str) or not TOKEN.fullmatch(answer[name]):
-                raise _invalid_answer(url, f"{name} is missing")
-        self._http.check_url(answer["verification_uri"], "verification_uri")
-        return answer
+        codes = parse_document(DeviceCodes, answer, f"the answer of {url}")
+        self._http.check_url(codes.verification_uri, "verification_uri")
+        return codes
+
+    async def wait_for_device(self, credential: Credential, codes: DeviceCodes) -> TokenAnswer:
+        """Wait until the person has signed in on another device."""
+        interval = codes.interval if codes.interval > 0 else DEFAULT_INTERVAL_SECONDS
+        deadline = time.monotonic() + min(codes.expires_in, MAX_DEVICE_SECONDS)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(min(interval, MAX_INTERVAL_SECONDS))
+            try:
+                return await self.request_tokens(credential, DEVICE_GRANT, device_code=codes.device_code)
+            except TokenRejected as error:
+                if error.fields.get("error") == "slow_down":
+                    interval += DEFAULT_INTERVAL_SECONDS
+                elif error.fields.get("error") != "authorization_pending":
+                    raise
+        raise ToolError("the sign-in failed: nobody entered the code in time")
 
     async def revoke(self, credential: Credential) -> None:
         """Revoke the tokens at the authorization server, if it supports that."""
         token = credential.refresh_token or credential.access_token
         if credential.revocation_endpoint and token:
-            await self._post(credential, credential.revocation_endpoint, {"token": token}, "revocation_endpoint")
+            await self._post(credential, credential.revocation_endpoint, "revocation_endpoint", token=token)
 
-    async def _post(self, credential: Credential, url: str, form: Mapping[str, str], source: str) -> Response:
+    async def _post(self, credential: Credential, url: str, source: str, **form: str) -> Response:
         """Send a form without its empty fields, and with the proof of the client."""
         proof, headers = self._authenticate(credential)
         form = {name: value for name, value in form.items() if value}
@@ -147,7 +197,7 @@ class TokenRequests:
     def _authenticate(self, credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
         """Return fields and headers with the proof of the client, which only the issuer in the settings gets."""
         issuer = self._settings.issuer
-        if issuer is not None and not is_same_issuer(credential.issuer, issuer):
+        if issuer is not None and not issuers_match(credential.issuer, issuer):
             message = f"the sign-in is of {credential.issuer}, but the settings name the issuer {issuer}"
             raise TokenRejected(message, error="invalid_grant")
         secret = credential.client_secret or self._settings.client_secret or ""
@@ -194,53 +244,6 @@ class TokenRequests:
         return jwt.encode(claims, key, algorithm, headers)
 
 
-def _parse_tokens(answer: JsonMapping, url: str) -> TokenAnswer:
-    access = answer.get("access_token")
-    refresh = answer.get("refresh_token")
-    scope = answer.get("scope")
-    if not isinstance(access, str) or not TOKEN.fullmatch(access):
-        raise _invalid_answer(url, "access_token is missing or invalid")
-    if str(answer.get("token_type", "bearer")).lower() != "bearer":
-        raise _invalid_answer(url, f"token_type is {quote(str(answer['token_type']), 60)}, not Bearer")
-    id_token = answer.get("id_token")
-    return TokenAnswer(
-        access_token=access,
-        refresh_token=refresh if isinstance(refresh, str) and TOKEN.fullmatch(refresh) else "",
-        expires_in=_parse_seconds(answer.get("expires_in")),
-        scope=scope if isinstance(scope, str) else None,
-        user=_read_user(id_token),
-        id_token=id_token if isinstance(id_token, str) else "",
-    )
-
-
-def _parse_seconds(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        return None
-    return min(max(seconds, 0.0), 10.0**9) if seconds == seconds else None  # noqa: PLR0124 - NaN differs from itself
-
-
-def _read_user(id_token: Any) -> str:
-    """Return the name of the user, for people to see. The token came from the issuer, so it needs no signature."""
-    import jwt
-
-    if not isinstance(id_token, str):
-        return ""
-    try:
-        claims = jwt.decode(id_token, options={"verify_signature": False})
-    except jwt.InvalidTokenError:
-        return ""
-    names = (claims.get(name) for name in USER_CLAIMS)
-    return next((name[:MAX_SHOWN_CHARS] for name in names if isinstance(name, str) and name.isprintable()), "")
-
-
-def _invalid_answer(url: str, problem: str) -> ToolError:
-    return invalid_document(f"the answer of {url}", problem)
-
-
 def _parse_answer(subject: str, response: Response) -> JsonObject:
     """Return the answer. Errors never contain more of a rejection than its error code."""
     answer = response.parse_object()
@@ -249,5 +252,5 @@ def _parse_answer(subject: str, response: Response) -> JsonObject:
     code = (answer or {}).get("error")
     if response.status >= SERVER_ERROR or response.status == TOO_MANY or not isinstance(code, str):
         raise NetworkError(f"{subject} failed: the authorization server returned {response.status}", reason="protocol")
-    shown = code if ERROR_CODE.fullmatch(code) else "an invalid error code"
+    shown = describe_code(code)
     raise TokenRejected(f"{subject} failed: the authorization server answered {shown}", error=shown)

@@ -11,15 +11,15 @@ import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import SignInRequired, ToolError
-from onetool.oauth.credential import Credential, Identity, SignInTarget
-from onetool.oauth.token_requests import TokenRejected
+from onetool.oauth.credential import Credential, Identity
+from onetool.oauth.failures import TokenRejected
 from onetool.state.storage import CredentialKey, CredentialStorage
 from onetool.util.background_tasks import BackgroundTasks
 
 # Errors of a token endpoint after which the refresh token is useless.
 FINAL_ERRORS = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
 MAX_REFRESHES = 64  # threads that wait for other processes
-Renew = Callable[[SignInTarget, Credential | None], Awaitable[Credential]]
+Renew = Callable[[Identity, Credential | None], Awaitable[Credential]]
 
 
 class TokenSource:
@@ -110,7 +110,7 @@ class TokenSource:
             if current is None or not current.refresh_token:
                 failure.append(self.identity.require_sign_in())
                 return text
-            if current.access_token != used and not current.is_due():
+            if current.access_token != used and not current.is_due:
                 return text  # another process was faster
             try:
                 renewed = asyncio.run_coroutine_threadsafe(self._renew_checked(current), loop).result()
@@ -128,7 +128,7 @@ class TokenSource:
 
     async def _renew_checked(self, credential: Credential) -> Credential:
         try:
-            return await self._renew(self.identity.target, credential)
+            return await self._renew(self.identity, credential)
         except TokenRejected as error:
             if error.fields.get("error") in FINAL_ERRORS:
                 raise
@@ -140,7 +140,7 @@ class TokenSource:
         if credential is not None and credential.is_valid and credential.access_token != used:
             return credential
         try:
-            credential = await self._renew(self.identity.target, None)
+            credential = await self._renew(self.identity, None)
         except TokenRejected as error:
             raise ToolError(
                 f"cannot sign in to {self.identity.label}: {error.message}",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -28,6 +29,9 @@ from onetool.runner.isolation import check_isolation
 from onetool.util.problem import OK, PROBLEM, WARNING, Location, Problem
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
+
+if TYPE_CHECKING:
+    from onetool.oauth.discovery import ServerMetadata
 
 WORKER_SECONDS = 60.0
 CHECK = "sum(range(10))"
@@ -150,20 +154,20 @@ async def _trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Prob
     except ToolError as failure:
         lines = [f"server {name}: its authorization server cannot be used", *steps, failure.message]
         return Problem("\n".join(lines), failure.hint or "report it to the operator of the server", level=PROBLEM)
-    client = _describe_client(app, name, found.server.registration_endpoint, found.server.accepts_client_documents)
+    client = _describe_client(app, name, found.server)
     scope = f"scope to request: {found.scope or 'none'}"
     lines = [f"server {name}: the authorization server was found", *steps, client, scope]
     return Problem("\n".join(lines), level=OK)
 
 
-def _describe_client(app: OneTool, name: str, registration: str, accepts_documents: bool) -> str:
+def _describe_client(app: OneTool, name: str, server: "ServerMetadata") -> str:
     auth = app.settings.servers[name].auth
     if auth is not None and auth.client_id:
         return "client: client_id of the settings"
-    if accepts_documents and app.sign_ins.build_client_document() is not None:
+    if server.client_id_metadata_document_supported and app.sign_ins.build_client_document() is not None:
         return "client: the metadata document of this server (public_url)"
-    if registration:
-        return f"client: registered at {registration}"
+    if server.registration_endpoint is not None:
+        return f"client: registered at {server.registration_endpoint}"
     return f"client: registration_endpoint is missing; set servers.{name}.auth.client_id"
 
 

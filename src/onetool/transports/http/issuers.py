@@ -145,7 +145,7 @@ class IssuerDirectory:
             try:
                 async with self.connect(issuer) as http:
                     state.metadata = await _fetch_metadata(http, issuer)
-                    response = await http.get(state.metadata.jwks_uri, "jwks_uri")
+                    response = await http.get(str(state.metadata.jwks_uri), "jwks_uri")
                 state.keys = await run_in_thread(_parse_keys, response)
             except ToolError as error:
                 state.has_failed = True
@@ -158,10 +158,7 @@ class IssuerDirectory:
 async def _fetch_metadata(http: GuardedHttp, issuer: str) -> ServerMetadata:
     url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
     document = _parse_object(await http.get(url, "issuer"))
-    metadata = ServerMetadata.parse(document, url, http, required=("jwks_uri",), needs_pkce=False)
-    if metadata.issuer != issuer:
-        raise invalid_document(url, "it is of another issuer")
-    return metadata
+    return ServerMetadata.parse(document, url, http, issuer=issuer, required=("jwks_uri",))
 
 
 def _parse_object(response: Response) -> JsonObject:

@@ -6,7 +6,8 @@ access and refresh tokens are not kept. The session ends when the ID token expir
 
 import hmac
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from onetool.config.model import Auth, Issuer, OAuth
 from onetool.errors import ToolError
 from onetool.logging import Log
+from onetool.oauth.credential import Credential
 from onetool.oauth.discovery import Discovered, ServerMetadata
 from onetool.oauth.token_requests import TokenRequests
 from onetool.transports.http.auth import CALLBACK_PATH, SIGN_IN_PATH
@@ -79,19 +81,30 @@ class BrowserSignIn:
         base_url = find_base_url(request.scope, self._bind or read_bind(request.scope), self._settings().public_url)
         if base_url is None:
             raise ApiError("invalid", "the URL of this server is unknown", hint="set auth.public_url in onetool.yaml")
-        metadata = await self._directory.get_metadata(entry.issuer)
-        if not (metadata.authorization_endpoint and metadata.token_endpoint):
-            raise ApiError("issuer_unavailable", f"the issuer {entry.issuer} does not support sign-in in a browser")
-        nonce, verifier = (secrets.token_urlsafe(32) for _ in range(2))
+        nonce = secrets.token_urlsafe(32)
+        verifier = secrets.token_urlsafe(32)
         facts = {"issuer": entry.issuer, "client_id": entry.client_id, "base_url": base_url}
         facts |= {"nonce": nonce, "verifier": verifier}
         begin = partial(self._sessions.begin_sign_in, facts, is_secure=base_url.startswith("https://"))
-        cookie, state = await run_in_thread(begin)
-        redirect_uri = base_url + CALLBACK_PATH
-        scope = " ".join(dict.fromkeys(("openid", *entry.scopes)))
-        client_id = entry.client_id or ""
-        target = metadata.build_sign_in_url(client_id, redirect_uri, state, verifier, scope=scope, nonce=nonce)
+        async with self._open_client(entry, base_url) as (metadata, _, client):
+            cookie, state = await run_in_thread(begin)
+            target = metadata.build_sign_in_url(client, state, verifier, nonce)
         return RedirectResponse(target, SEE_OTHER, {"set-cookie": cookie})
+
+    @asynccontextmanager
+    async def _open_client(
+        self, entry: Issuer, base_url: str
+    ) -> AsyncIterator[tuple[ServerMetadata, TokenRequests, Credential]]:
+        """Yield the issuer, what sends requests to it, and the credential that a sign-in begins with."""
+        metadata = await self._directory.get_metadata(entry.issuer)
+        if not (metadata.authorization_endpoint and metadata.token_endpoint):
+            raise ApiError("issuer_unavailable", f"the issuer {entry.issuer} does not support sign-in in a browser")
+        settings = OAuth(client_id=entry.client_id, client_secret=entry.client_secret, issuer=entry.issuer)
+        scope = " ".join(dict.fromkeys(("openid", *entry.scopes)))
+        async with self._directory.connect(entry.issuer) as http:
+            requests = TokenRequests(http, settings)
+            client = await requests.register(Discovered(metadata, scope=scope), base_url + CALLBACK_PATH)
+            yield metadata, requests, client
 
     def _find_entry(self, issuer: str | None) -> Issuer:
         found = [each for each in self._settings().issuers if each.client_id and issuer in {None, each.issuer}]
@@ -131,26 +144,18 @@ class BrowserSignIn:
         if "error" in query:
             raise _SignInFailed("denied", "the issuer rejected the sign-in")
         try:
-            metadata = await self._directory.get_metadata(pending.entry.issuer)
-            metadata.check_issuer(query.get("iss"))
-            id_token = await self._request_id_token(pending, metadata, query.get("code", ""))
-            return await self._check_id_token(pending, id_token)
+            async with self._open_client(pending.entry, pending.base_url) as (metadata, requests, client):
+                metadata.check_answer(query.get("iss"))
+                code = query.get("code", "")[:MAX_PARAMETER_CHARS]
+                answer = await requests.exchange_code(client, code, pending.verifier)
+            if not answer.id_token:
+                raise _SignInFailed("failed", "the issuer sent no ID token")
+            return await self._check_id_token(pending, answer.id_token)
         except ApiError as error:
             reason = "no-agent" if error.code == "forbidden" else "failed"
             raise _SignInFailed(reason, error.message) from None
         except ToolError as error:
             raise _SignInFailed("failed", error.message) from None
-
-    async def _request_id_token(self, pending: _PendingSignIn, metadata: ServerMetadata, code: str) -> str:
-        entry = pending.entry
-        settings = OAuth(client_id=entry.client_id, client_secret=entry.client_secret, issuer=entry.issuer)
-        async with self._directory.connect(entry.issuer) as http:
-            requests = TokenRequests(http, settings)
-            client = await requests.register(Discovered(metadata, "", None), pending.base_url + CALLBACK_PATH, None)
-            answer = await requests.exchange_code(client, code[:MAX_PARAMETER_CHARS], pending.verifier)
-        if not answer.id_token:
-            raise _SignInFailed("failed", "the issuer sent no ID token")
-        return answer.id_token
 
     async def _check_id_token(self, pending: _PendingSignIn, id_token: str) -> RequestCredential:
         entry = pending.entry
