@@ -51,6 +51,7 @@ class CallView extends HTMLElement {
       this.status,
       this.list,
     );
+    this.update(0);
   }
 
   disconnectedCallback() {
@@ -58,18 +59,17 @@ class CallView extends HTMLElement {
     this.#aborter?.abort();
   }
 
-  /** Show the decisions for an agent. `readDraft` returns its settings as they would be, null if they are saved, or
-   * throws. */
+  /** Set the agent before the element is shown. `readDraft` returns its settings as they would be, null if they are
+   * saved, or throws. */
   configure(name, readDraft) {
     this.#name = name;
     this.#readDraft = readDraft;
-    fill(this.verdict);
-    this.update(0);
   }
 
   /** Load the decisions again, after a short time without further changes. */
   update(delay = DELAY_MS) {
     clearTimeout(this.#timer);
+    if (!this.isConnected) return;
     this.#timer = setTimeout(() => this.#load(), delay);
   }
 

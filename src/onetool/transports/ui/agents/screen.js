@@ -133,7 +133,7 @@ class AgentsScreen extends HTMLElement {
     const remove = () =>
       this.#change(t("agents.remove.title", { name }), { method: "DELETE" }, () => navigate("agents"));
     this.#showSettings();
-    setTimeout(() => view.configure(name, () => (isNew || form.isChanged ? form.readDraft() : null)));
+    view.configure(name, () => (isNew || form.isChanged ? form.readDraft() : null));
     this.#showState();
     return [
       h("h2", {}, name),
