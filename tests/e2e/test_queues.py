@@ -376,8 +376,8 @@ def test_a_stopped_worker_completes_its_call(queues: Queues) -> None:
         assert eventually(lambda: "completed" in queues.notes)
         first.process.terminate()
         worker = f"FROM queue_workers WHERE worker = id AND description LIKE '%process {first.process.pid}'"
-        queues.execute(f"UPDATE procrastinate_workers SET last_heartbeat = '-infinity' {worker}")
-        fresh = "SELECT count(last_heartbeat > '-infinity' OR NULL) FROM procrastinate_workers,"
+        queues.execute(f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '5 seconds' {worker}")
+        fresh = "SELECT count(last_heartbeat > now() - interval '4 seconds' OR NULL) FROM procrastinate_workers,"
         fresh += worker.removeprefix("FROM")
         assert eventually(lambda: queues.execute(fresh) == [(1,)])
         assert completed.result(5) == {"ok": True, "value": "completed"}
@@ -453,12 +453,17 @@ def test_a_background_call_survives_its_replica(queues: Queues) -> None:
 
 
 def test_jobs_that_ended_are_deleted_after_a_while(queues: Queues, worker: QueueProcess) -> None:
-    first = queues.replicas[0]
-    call(first, "heavy.add", a=1)
-    queues.execute("UPDATE jobs SET expires = expires - interval '2 days' WHERE result IS NOT NULL")
-    assert eventually(lambda: queues.execute("SELECT count(*) FROM jobs WHERE result IS NOT NULL") == [(0,)], 15)
-    finished = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'"
-    assert eventually(lambda: queues.execute(finished) == [(0,)])
+    """A replica deletes old jobs after its first call, and then every minute."""
+    call(queues.replicas[0], "heavy.add", a=1)
+    queues.execute("UPDATE procrastinate_events SET at = at - interval '2 days'")
+    work, home = queues.replicas[0].work, queues.directory / "home-deleting"
+    prepare_home(home, work, SETTINGS)
+    with start_replica(home, work, queues.replica_url) as third:
+        call(third, "heavy.add", a=1)
+        ended = "SELECT count(*) FROM jobs WHERE result IS NOT NULL"
+        assert eventually(lambda: queues.execute(ended) == [(1,)], 15)
+        finished = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'"
+        assert queues.execute(finished) == [(1,)]
     assert worker.process.poll() is None
 
 

@@ -102,13 +102,13 @@ class QueueWorker:
                 if self._is_stopping and self._worker.worker_id is not None:
                     await self._jobs.update_heartbeat(self._worker.worker_id)
 
-    async def _run_job(self, context: JobContext, job: str = "") -> None:
+    async def _run_job(self, context: JobContext, /, **_details: Any) -> None:
         """Make the call of a job."""
         held = self._jobs.held[context.job.id]
         try:
-            await self._jobs.open(held)
+            self._jobs.open(held)
         except ToolError as error:
-            self._log("job.rejected", level="ERROR", job=job, text=error.message)
+            self._log("job.rejected", level="ERROR", job=held.name, text=error.message)
             raise
         try:
             held.value = await self._make_call(held)

@@ -1,16 +1,16 @@
 """State that is kept in files only where there is no database: the audit log, settings, and queues, which need one."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onetool.errors import AuditUnavailable, ConfigError, ToolError
 from onetool.logging import Log
 from onetool.paths import Directories
-from onetool.state.storage import NOTHING_STORED, JobRequest, JobStatus, QueueStatus, StoredSettings
+from onetool.state.storage import NOTHING_STORED, JobRequest, StoredSettings
 from onetool.util.problem import Problem
 from onetool.util.storage_errors import storage_error
+from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.config.contents import SettingsContents
@@ -88,26 +88,8 @@ class NoJobs:
     def find_problems(self, queues: Mapping[str, str], /) -> Iterator[Problem]:
         return (Problem.of(make_store_error(pack)) for pack in queues)
 
-    def watch(self, _job: str, _listener: Callable[[], object], /) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def add(self, request: JobRequest, /) -> None:
+    async def call(self, request: JobRequest, _on_event: Callable[[JsonMapping], object], /) -> Any:
         raise make_store_error(request.pack)
-
-    def read(self, _job: str, _after: int, /) -> JobStatus:
-        return JobStatus("lost")
-
-    def cancel(self, job: str, /) -> None:
-        """Do nothing: there is no job."""
-
-    def recover(self, job: str, is_repeatable: bool, /) -> None:
-        """Do nothing: there is no job."""
-
-    def delete(self, job: str, /) -> None:
-        """Do nothing: there is no job."""
-
-    def list_queues(self, _names: Collection[str] = (), /) -> list[QueueStatus]:
-        return []
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

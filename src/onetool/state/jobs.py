@@ -1,65 +1,56 @@
-"""Jobs of queues, on the side of replicas: add the job of a call, follow it, and read its result.
+"""Calls that workers of queues make, on the side of replicas: add the job of a call, and follow it until it ends.
 
-procrastinate has the jobs, their states and the heartbeats of workers. The table `jobs` has what it should not know:
-the sealed input and result, and when to delete them. All processes compare times with the clock of the database.
+procrastinate has the jobs, their states and the heartbeats of workers; it recovers stalled jobs and deletes old ones.
+The table `jobs` has what it should not know: the sealed input and result. All processes compare times with the clock
+of the database.
 """
 
+import asyncio
 import json
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple, NoReturn
 
-from onetool.errors import Interrupted, ToolError
+import anyio
+import anyio.to_thread
+
+from onetool.errors import Cancelled, Interrupted, StorageError, ToolError, ToolTimeout
+from onetool.state.documents import StoreUnavailable
 from onetool.state.job_sealing import JobSealer
 from onetool.state.postgres_database import Database
-from onetool.state.storage import LOST_SECONDS, MAX_ATTEMPTS, JobRequest, JobStatus, QueueStatus
+from onetool.state.storage import JobRequest, QueueStatus
 from onetool.util.problem import Problem
 from onetool_child.data import encode
+from onetool_child.json_types import JsonMapping
 
-DELETE_SECONDS = 10.0
+LOST_SECONDS = 10.0  # without a heartbeat, after which a worker counts as ended
+RECOVER_SECONDS = 2.0
+DELETE_SECONDS = 60.0
+POLL_SECONDS = 2.0  # a notification may be lost with a connection
+RETRY_SECONDS = 0.5  # while the database does not answer
+REPORT_SECONDS = 10.0  # for a worker to report that the call has timed out
 CLOCK_SECONDS = 300.0  # by which clocks of replicas and workers may differ
 LARGE_BYTES = 64 << 10
-STATES = {"todo": "waiting", "doing": "started", "cancelled": "cancelled", "aborted": "cancelled"}
 # One statement, so one round trip. Its commit need not be durable: that of the worker, which takes the job, is.
 ADD = """
 INSERT INTO jobs (id, number, expires, sealed)
 SELECT :id, unnest(procrastinate_defer_jobs_v1(ARRAY[ROW(
-    :queue::text, 'onetool.run_job', 0, NULL, NULL, jsonb_build_object('job', :id::text), NULL
+    :queue::text, 'onetool.run_job', 0, NULL, NULL,
+    jsonb_build_object('job', :id::text, 'is_repeatable', :is_repeatable::boolean), NULL
 )::procrastinate_job_to_defer_v1])), clock_timestamp() + make_interval(secs => :seconds), :sealed
 FROM set_config('synchronous_commit', 'off', true)
 """
-STALLED = """
-job.status = 'doing' AND coalesce(last_heartbeat < clock_timestamp() - make_interval(secs => ?), true)
+READ = """
+SELECT CASE WHEN abort_requested THEN 'aborted' ELSE status::text END,
+    octet_length(sealed) + coalesce(octet_length(result), 0) > ?, progress, result
+FROM jobs JOIN procrastinate_jobs AS job ON job.id = number WHERE jobs.id = ?
 """
-JOB = """
-FROM jobs JOIN procrastinate_jobs AS job ON job.id = number
-LEFT JOIN procrastinate_workers AS worker ON worker.id = worker_id WHERE jobs.id = ?
-"""
-READ = f"""
-SELECT status::text, abort_requested, progress, result,
-    octet_length(sealed) + coalesce(octet_length(result), 0) > ?, {STALLED} {JOB}
-"""
-RECOVER = f"""
-WITH stalled AS (SELECT job.id, attempts {JOB} AND {STALLED} FOR UPDATE OF job)
-SELECT CASE WHEN ? AND attempts < ?
-    THEN procrastinate_retry_job_v2(id, now(), NULL, NULL, NULL)
-    ELSE procrastinate_finish_job_v1(id, 'failed', false) END FROM stalled
-"""  # noqa: S608 - constants
-CANCEL = """
-UPDATE jobs SET expires = least(expires, clock_timestamp()) WHERE id = ?
-RETURNING procrastinate_cancel_job_v1(number, true, false)
-"""
+CANCEL = "SELECT procrastinate_cancel_job_v1(number, true, false) FROM jobs WHERE id = ?"
 DELETE = "DELETE FROM procrastinate_jobs USING jobs WHERE procrastinate_jobs.id = number AND jobs.id = ?"
-# A worker rejects rows that are not jobs of a replica.
-DELETE_OLD = """
-DELETE FROM procrastinate_jobs AS job
-WHERE EXISTS (SELECT FROM jobs WHERE number = job.id AND expires < clock_timestamp() - make_interval(secs => ?))
-OR (status NOT IN ('todo', 'doing') AND NOT EXISTS (SELECT FROM jobs WHERE number = job.id))
-"""
-DELETE_WORKERS = "DELETE FROM procrastinate_workers WHERE last_heartbeat < clock_timestamp() - interval '1 day'"
 OPEN = """
 SELECT queue_name, count(*) FILTER (WHERE status = 'todo'), count(*) FILTER (WHERE status = 'doing')
 FROM procrastinate_jobs JOIN jobs ON number = procrastinate_jobs.id
@@ -72,25 +63,58 @@ WHERE last_heartbeat > clock_timestamp() - make_interval(secs => ?) ORDER BY que
 """
 
 
+class _Job(NamedTuple):
+    """The row of a job. `status` is that of procrastinate, or empty if there is no job."""
+
+    status: str = ""
+    is_large: bool = False
+    progress: bytes | None = None
+    result: bytes | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.result is None and self.status in {"todo", "doing"}
+
+
 class JobRows:
-    """The jobs that this replica added or continues."""
+    """The jobs of the calls that this replica makes or continues."""
 
     def __init__(self, database: Database, keep_seconds: float) -> None:
         self._database = database
         self._keep_seconds = keep_seconds
         self._listeners: set[tuple[str, Callable[[], object]]] = set()
-        self._deleting: threading.Thread | None = None
+        self._maintaining: threading.Thread | None = None
         self._closing = threading.Event()
-        database.listener.on_job = self._report
+        database.listener.on_job = self._report_change
 
     @cached_property
     def _sealer(self) -> JobSealer:
         return JobSealer(self._database.key)
 
-    def add(self, request: JobRequest, /) -> None:
-        if self._deleting is None:
-            self._deleting = threading.Thread(target=self._delete_regularly, name="onetool-jobs", daemon=True)
-            self._deleting.start()
+    # --- one call ---------------------------------------------------------------------------------------------------
+
+    async def call(self, request: JobRequest, on_event: Callable[[JsonMapping], object], /) -> Any:
+        changed = asyncio.Event()
+        with self._watch(request.id, partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
+            try:
+                await anyio.to_thread.run_sync(self._add, request)
+                job = await self._follow(request, changed, on_event)
+            except asyncio.CancelledError:
+                if request.ticket is None or not request.ticket.continues_elsewhere:
+                    with anyio.CancelScope(shield=True):
+                        await self._try(CANCEL, request)
+                raise
+        if job.is_large and request.ticket is None:  # otherwise another process may read it again
+            await self._try(DELETE, request)
+        return self._unwrap(request, job)
+
+    def _add(self, request: JobRequest) -> None:
+        """Add the job of a call, unless another process may have added it and did."""
+        if self._maintaining is None:
+            self._maintaining = threading.Thread(
+                target=lambda: asyncio.run(self._maintain()), name="onetool-jobs", daemon=True
+            )
+            self._maintaining.start()
         call = {
             "queue": request.queue,
             "pack": request.pack,
@@ -98,63 +122,104 @@ class JobRows:
             "arguments": dict(request.arguments),
         }
         body = encode(call).encode()
-        if request.may_exist and self._exists(request, body):
+        if request.ticket is not None and self._exists(request, request.ticket.is_repeated, body):
             return
         # A worker compares this time with its own clock: all others are in the database, which somebody could change.
         expires = time.time() + request.wait_seconds + request.seconds + CLOCK_SECONDS
         options = {"seconds": request.seconds, "is_idempotent": request.is_idempotent, "expires": expires}
-        sealed = self._sealer.seal(f"input of job {request.id}", {**request.options, **options}, body)
-        values = {"id": request.id, "queue": request.queue, "seconds": request.wait_seconds, "sealed": sealed}
+        values = {
+            "id": request.id,
+            "queue": request.queue,
+            "is_repeatable": request.is_idempotent,
+            "seconds": request.wait_seconds,
+            "sealed": self._sealer.seal(f"input of job {request.id}", {**request.options, **options}, body),
+        }
         self._database.execute(ADD, values)
 
-    def _exists(self, request: JobRequest, body: bytes) -> bool:
+    def _exists(self, request: JobRequest, is_repeated: bool, body: bytes) -> bool:
         """Return whether the call has a job. Raise ToolError if that is a job for another call."""
         rows = self._database.select("SELECT sealed FROM jobs WHERE id = ?", request.id)
-        if not rows and request.must_exist:
+        if not rows and is_repeated and not request.is_idempotent:
             reason = "its job was deleted, or never reached its queue"
             raise Interrupted(f"{request.tool} was interrupted: {reason}", code="worker_lost")
         if rows and self._sealer.open(f"input of job {request.id}", rows[0][0])[1] != body:
             raise ToolError(f"job {request.id} is a call with other arguments")
         return bool(rows)
 
-    def read(self, job: str, after: int, /) -> JobStatus:
-        rows = self._database.select(READ, LARGE_BYTES, LOST_SECONDS, job)
-        if not rows:
-            return JobStatus("lost")
-        status, is_cancelled, progress, result, is_large, is_stalled = rows[0]
-        events = []
-        if progress is not None:
-            _, body = self._sealer.open(f"progress of job {job}", progress)
-            events = [event for event in json.loads(body) if event["number"] > after]
-        if result is not None:
-            value, error = self._sealer.open_result(job, result)
-            return JobStatus("done", events, value, error, is_large)
-        state = "cancelled" if is_cancelled else STATES.get(status, "lost")
-        return JobStatus(state, events, is_large=is_large, is_stalled=is_stalled)
+    async def _follow(
+        self, request: JobRequest, changed: asyncio.Event, on_event: Callable[[JsonMapping], object]
+    ) -> _Job:
+        """Wait for the end of a job, while its messages are reported. Raise ToolTimeout if it takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.wait_seconds
+        status = "todo"
+        reported = 0
+        while True:
+            changed.clear()
+            pause = RETRY_SECONDS
+            with suppress(StoreUnavailable):
+                job, events = await anyio.to_thread.run_sync(self._read, request.id, reported)
+                for event in events:
+                    reported = event["number"]
+                    on_event(event)
+                if not job.is_open:
+                    return job
+                if (status, job.status) == ("todo", "doing"):  # its worker ends it in time
+                    deadline = loop.time() + request.start_seconds + request.seconds + REPORT_SECONDS
+                status = job.status
+                pause = POLL_SECONDS
+            left = deadline - loop.time()
+            if left <= 0:
+                await self._time_out(request, status)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), min(left, pause))
 
-    def recover(self, job: str, is_repeatable: bool, /) -> None:
-        self._database.execute(RECOVER, (job, LOST_SECONDS, is_repeatable, MAX_ATTEMPTS - 1))
+    def _read(self, job: str, reported: int) -> tuple[_Job, list[JsonMapping]]:
+        """Return a job, and the messages of its tool that were not reported yet."""
+        row = _Job()
+        for values in self._database.select(READ, LARGE_BYTES, job):
+            row = _Job(*values)
+        if row.progress is None:
+            return row, []
+        _, body = self._sealer.open(f"progress of job {job}", row.progress)
+        return row, [event for event in json.loads(body) if event["number"] > reported]
 
-    def cancel(self, job: str, /) -> None:
-        self._database.execute(CANCEL, (job,))
+    async def _time_out(self, request: JobRequest, status: str) -> NoReturn:
+        await self._try(CANCEL, request)
+        if status == "doing":
+            raise ToolTimeout(f"{request.tool} took longer than {request.seconds:g} s")
+        queue = request.queue
+        start = f"`onetool worker --queue {queue}`"
+        workers = await anyio.to_thread.run_sync(self._database.select, WORKERS, LOST_SECONDS)
+        if any(name == queue for name, _ in workers):
+            reason = f"all workers of the queue {queue} were busy for {request.wait_seconds:g} s"
+            raise ToolTimeout(
+                f"{request.tool} was not called: {reason}", hint=f"start another worker: {start}", code="queue_busy"
+            )
+        reason = f"no worker serves the queue {queue}, after {request.wait_seconds:g} s"
+        raise ToolTimeout(f"{request.tool} was not called: {reason}", hint=f"start one: {start}", code="no_worker")
 
-    def delete(self, job: str, /) -> None:
-        self._database.execute(DELETE, (job,))
+    async def _try(self, statement: str, request: JobRequest) -> None:
+        """Execute a statement, unless the database is away: the job ends by its own timeout, and is deleted later."""
+        with suppress(StorageError):
+            await anyio.to_thread.run_sync(self._database.execute, statement, (request.id,))
 
-    def _delete_regularly(self) -> None:
-        while not self._closing.wait(DELETE_SECONDS):
-            with suppress(ToolError), self._database.transaction(is_durable=False) as transaction:
-                if transaction.try_lock("old jobs"):
-                    transaction.execute(DELETE_OLD, (self._keep_seconds,))
-                    transaction.execute(DELETE_WORKERS)
-
-    def close(self) -> None:
-        self._closing.set()
-        if self._deleting is not None:
-            self._deleting.join(timeout=5.0)
+    def _unwrap(self, request: JobRequest, job: _Job) -> Any:
+        """Return the value that the tool returned, or raise its error."""
+        if job.result is not None:
+            value, error = self._sealer.open_result(request.id, job.result)
+            if error is not None:
+                raise error
+            return value
+        if job.status in {"cancelled", "aborted"}:
+            raise Cancelled(f"{request.tool} was cancelled")
+        message = f"{request.tool} was interrupted: its worker ended during the call, which may have had effects"
+        hint = f"check what it has done before you repeat it; `tools.{request.pack}.idempotent` lists tools that "
+        raise Interrupted(message, hint=f"{hint}may be repeated", code="worker_lost")
 
     @contextmanager
-    def watch(self, job: str, listener: Callable[[], object], /) -> Iterator[None]:
+    def _watch(self, job: str, listener: Callable[[], object]) -> Iterator[None]:
+        """Call the listener, in another thread, when the job may have changed."""
         entry = (job, listener)
         self._listeners.add(entry)
         try:
@@ -162,17 +227,44 @@ class JobRows:
         finally:
             self._listeners.remove(entry)
 
-    def _report(self, job: str) -> None:
+    def _report_change(self, job: str) -> None:
         for watched, listener in list(self._listeners):
             if watched == job:
                 with suppress(RuntimeError):  # its event loop was closed
                     listener()
 
+    # --- all jobs ---------------------------------------------------------------------------------------------------
+
+    async def _maintain(self) -> None:
+        """Recover stalled jobs and delete old ones. A thread runs only this, so that it may block."""
+        from onetool.state.job_maintenance import delete_old_jobs, recover_stalled_jobs
+
+        answering_since = time.monotonic()
+        deleted_at = float("-inf")
+        while not self._closing.wait(RECOVER_SECONDS):
+            now = time.monotonic()
+            try:
+                with self._database.transaction(is_durable=False) as transaction:
+                    if not transaction.try_lock("jobs"):
+                        continue
+                    if now - answering_since > LOST_SECONDS:  # workers without the database sent no heartbeats
+                        await recover_stalled_jobs(transaction, LOST_SECONDS)
+                    if now - deleted_at > DELETE_SECONDS:
+                        await delete_old_jobs(transaction, self._keep_seconds)
+                        deleted_at = now
+            except ToolError:
+                answering_since = time.monotonic()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._maintaining is not None:
+            self._maintaining.join(timeout=5.0)
+
     def find_problems(self, queues: Mapping[str, str], /) -> Iterator[Problem]:
         if not queues:
             return
         try:
-            statuses = self.list_queues(set(queues.values()))
+            statuses = list_queues(self._database, set(queues.values()))
         except ToolError:  # the check of the store reports it
             return
         for queue in statuses:
@@ -181,11 +273,9 @@ class JobRows:
                 message = f"no worker serves the queue {queue.name}, so calls of {packs} fail"
                 yield Problem(message, f"onetool worker --queue {queue.name}", code="no_worker")
 
-    def list_queues(self, names: Collection[str] = (), /) -> list[QueueStatus]:
-        return list_queues(self._database, names)
-
 
 def list_queues(database: Database, names: Collection[str] = ()) -> list[QueueStatus]:
+    """Return the state of these queues, and of all with open jobs or workers."""
     counts = {queue: (int(waiting), int(running)) for queue, waiting, running in database.select(OPEN)}
     workers: defaultdict[str, list[str]] = defaultdict(list)
     for queue, description in database.select(WORKERS, LOST_SECONDS):

@@ -28,7 +28,7 @@ GRANT SELECT, INSERT ON {schema}.procrastinate_events TO {worker};
 GRANT USAGE ON SEQUENCE {schema}.procrastinate_events_id_seq TO {worker};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.procrastinate_workers TO {worker};
 GRANT SELECT, INSERT ON {schema}.queue_workers TO {worker};
-GRANT SELECT (id, number, expires, sealed, progress), UPDATE (expires, progress, result) ON {schema}.jobs TO {worker};
+GRANT SELECT (id, number, expires, sealed, progress), UPDATE (progress, result) ON {schema}.jobs TO {worker};
 """
 OWN_ROWS = """\
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.{table} TO {worker};

@@ -130,6 +130,11 @@ CREATE TABLE queue_workers (
     worker bigint REFERENCES procrastinate_workers ON DELETE CASCADE, queue text, description text NOT NULL,
     PRIMARY KEY (worker, queue)
 );
+-- Its query sees jobs that were added after the calling statement began, as the function that fetches jobs does.
+CREATE FUNCTION read_input(bigint) RETURNS TABLE (name text, sealed bytea, is_open boolean) VOLATILE LANGUAGE sql
+BEGIN ATOMIC
+    SELECT id, sealed, expires > clock_timestamp() FROM jobs WHERE number = $1;
+END;
 """
 STATISTICS = f"""
 CREATE SCHEMA onetool_stats;

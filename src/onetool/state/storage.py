@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 from onetool.util.problem import STORAGE, WARNING, Problem
 
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from onetool.backends.http.rate_limit import RateLimiter
@@ -28,6 +27,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.config.contents import SettingsContents
     from onetool.config.model import Agent, Output, Token
     from onetool.core.bus.budget import BudgetGuard
+    from onetool.core.context import CallTicket
     from onetool.editing.edit_history import EditHistory
     from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
@@ -250,7 +250,6 @@ class Counters(Protocol):
         ...
 
 
-LOST_SECONDS: Final = 10.0  # without a heartbeat, after which a worker of a queue counts as ended
 MAX_ATTEMPTS: Final = 3  # to execute a job
 
 
@@ -264,25 +263,14 @@ class JobRequest(NamedTuple):
     arguments: Mapping[str, Any]
     options: Mapping[str, Any]  # what else the worker needs
     seconds: float  # timeout of the call
+    start_seconds: float  # timeout of the start of the pack on the worker
     wait_seconds: float  # for which it may wait for a worker
     is_idempotent: bool
-    may_exist: bool = False  # whether another process may have made the request
-    must_exist: bool = False  # whether another process has made it, so that it must not be made again
+    ticket: "CallTicket | None" = None  # of a call that another process may have made, or may repeat
 
     @property
     def tool(self) -> str:
         return f"{self.pack}.{self.function}"
-
-
-class JobStatus(NamedTuple):
-    """The state of a job: `waiting`, `started`, `done`, `cancelled`, or `lost` with its worker."""
-
-    state: str
-    events: Sequence[Mapping[str, Any]] = ()  # the last messages of the tool, numbered
-    value: Any = None
-    error: Exception | None = None
-    is_large: bool = False  # whether its row should be deleted early
-    is_stalled: bool = False  # whether its worker sends no heartbeats
 
 
 class QueueStatus(NamedTuple):
@@ -293,32 +281,14 @@ class QueueStatus(NamedTuple):
 
 
 class JobStorage(Protocol):
-    """Calls that workers on other machines make. Methods block, except `watch`. Without a database, none is made."""
+    """Calls that workers on other machines make. Without a database, none is made."""
+
+    async def call(self, request: JobRequest, on_event: Callable[[Mapping[str, Any]], object], /) -> Any:
+        """Return what the tool returns, or raise its error. Call the function with each message of the tool."""
+        ...
 
     def find_problems(self, queues: Mapping[str, str], /) -> "Iterable[Problem]":
         """Yield why calls of packs fail; `queues` are their queues by pack."""
-        ...
-
-    def add(self, request: JobRequest, /) -> None:
-        """Add a job to its queue, unless it may exist and does."""
-        ...
-
-    def read(self, job: str, after: int, /) -> JobStatus:
-        """Return the state of a job, with the events whose number is greater than `after`."""
-        ...
-
-    def recover(self, job: str, is_repeatable: bool, /) -> None:
-        """Return a stalled job to its queue, or give it up if it must not be repeated."""
-        ...
-
-    def cancel(self, job: str, /) -> None: ...
-    def delete(self, job: str, /) -> None: ...
-    def watch(self, job: str, listener: Callable[[], object], /) -> "AbstractContextManager[None]":
-        """Call the listener, in another thread, when the job may have changed."""
-        ...
-
-    def list_queues(self, names: Collection[str] = (), /) -> list[QueueStatus]:
-        """Return the state of these queues, and of all with open jobs or workers."""
         ...
 
     def close(self) -> None: ...

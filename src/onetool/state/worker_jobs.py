@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,14 +30,13 @@ WITH registered AS (SELECT worker_id FROM procrastinate_register_worker_v1()), q
     INSERT INTO queue_workers SELECT worker_id, queue, %(description)s FROM registered, unnest(%(queues)s::text[]) queue
 ) SELECT worker_id FROM registered
 """
-# The next job: first one that this worker got when the connection was lost.
+# The next job with its input: first one that this worker got when the connection was lost.
 FETCH = """
-SELECT * FROM procrastinate_jobs WHERE worker_id = %(worker_id)s AND status = 'doing' AND id <> ALL(%(held)s::bigint[])
-UNION ALL SELECT * FROM procrastinate_fetch_job_v2(%(queues)s::varchar[], %(worker_id)s) LIMIT 1
-"""
-# A statement of its own: the function above sees jobs that were added after its statement began.
-READ = """
-SELECT id, sealed, expires > clock_timestamp() AS is_open FROM jobs WHERE number = %(number)s
+SELECT job.*, name, sealed, is_open FROM (
+    SELECT * FROM procrastinate_jobs
+    WHERE worker_id = %(worker_id)s AND status = 'doing' AND id <> ALL(%(held)s::bigint[])
+    UNION ALL SELECT * FROM procrastinate_fetch_job_v2(%(queues)s::varchar[], %(worker_id)s) LIMIT 1
+) AS job LEFT JOIN LATERAL read_input(job.id) ON true
 """
 # The job, if this worker still has it. A worker without heartbeats loses its jobs, and may not know.
 HELD = """
@@ -52,7 +51,7 @@ WITH held AS ({HELD}), changed AS (
 # The job and its result end together.
 FINISH = f"""
 WITH held AS ({HELD} FOR UPDATE OF job), changed AS (
-    UPDATE jobs SET expires = clock_timestamp(), progress = coalesce(%(progress)s, progress),
+    UPDATE jobs SET progress = coalesce(%(progress)s, progress),
         result = CASE WHEN NOT abort_requested THEN %(result)s::bytea END
     FROM held WHERE jobs.id = held.id
 )
@@ -69,7 +68,9 @@ class HeldJob:
     """A job that this worker has taken, and what it ends with."""
 
     delivery: Job
-    name: str = ""
+    name: str
+    sealed: bytes | None  # the input, until it is opened
+    is_open: bool  # whether the replica still waits for a worker
     facts: JsonMapping = field(default_factory=dict)  # sealed by the replica
     value: Any = None
     error: Exception | None = None
@@ -129,24 +130,23 @@ class WorkerJobs(JobManager):
         if row["id"] is None:
             return None
         job = Job.from_row(row)
-        self.held[job.id] = HeldJob(job)
+        self.held[job.id] = HeldJob(job, row["name"], row["sealed"], row["is_open"])
         return job
 
-    async def open(self, job: HeldJob) -> None:
-        """Read the input of a job. Raise ToolError if the job must not be executed."""
-        rows = await self.connector.execute_query_all_async(READ, number=job.delivery.id)
+    def open(self, job: HeldJob) -> None:
+        """Open the input of a job. Raise ToolError if the job must not be executed."""
         try:
-            self._open(job, rows)
+            self._open(job)
         except ToolError as error:
             job.error = ToolError(f"a worker rejected the job: {error.message}", code="job_rejected")
             raise
 
-    def _open(self, job: HeldJob, rows: Sequence[JsonMapping]) -> None:
+    def _open(self, job: HeldJob) -> None:
         """Open the input. Raise ToolError if the job is repeated, or was sealed for another queue or time."""
-        if not rows:
+        if job.sealed is None:
             raise ToolError(f"no replica has added job {job.delivery.id}")
-        job.name = rows[0]["id"]
-        options, call = self._sealer.open(f"input of job {job.name}", rows[0]["sealed"])
+        options, call = self._sealer.open(f"input of job {job.name}", job.sealed)
+        job.sealed = None
         job.facts = {**options, **json.loads(call)}
         now = time.time()
         self._attempts = {name: entry for name, entry in self._attempts.items() if entry[1] > now}
@@ -155,7 +155,7 @@ class WorkerJobs(JobManager):
         max_attempts = MAX_ATTEMPTS if job.facts["is_idempotent"] else 1
         if job.facts["queue"] != job.delivery.queue:
             raise ToolError(f"job {job.name} was sealed for another queue")
-        if job.facts["expires"] < now or not rows[0]["is_open"] or not last_attempt < attempt <= max_attempts:
+        if job.facts["expires"] < now or not job.is_open or not last_attempt < attempt <= max_attempts:
             raise ToolError(f"job {job.name} was executed before, or has expired")
         self._attempts[job.name] = attempt, job.facts["expires"]
 
