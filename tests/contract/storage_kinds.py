@@ -29,7 +29,6 @@ from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import StorageError, ToolError
 from onetool.extensions.environments import InterpreterFiles
 from onetool.logging import Log
-from onetool.oauth.credential_store import CredentialStore
 from onetool.paths import Directories, find_directories
 from onetool.proxy.definitions import Definition, ToolLists
 from onetool.results import ResultStore
@@ -37,6 +36,7 @@ from onetool.results.blobs import Media, open_media
 from onetool.results.store import StoredResults
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state import opening
+from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
@@ -47,8 +47,6 @@ from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
     AuditStorage,
-    CredentialKey,
-    CredentialStorage,
     NoticeStorage,
     State,
 )
@@ -231,7 +229,7 @@ class PinKind(BaseKind):
 
 
 class CredentialKind(BaseKind):
-    store: CredentialStorage
+    store: CredentialStore
 
     def write(self, key: str) -> str:
         before = self.store.version()
@@ -474,7 +472,7 @@ FILES: dict[str, Callable[[Any], Any]] = {
     "statistics": lambda directory: Recorder(open_statistics(directory)),
     "shapes": lambda directory: Shapes(open_statistics(directory)),
     "audit": audit_file,
-    "credentials": lambda directory: CredentialStore(directory / "credentials"),
+    "credentials": CredentialStore,
     "trust": TrustFile,
     "tokens": lambda directory: directory.parent,
     "environments": lambda directory: InterpreterFiles(directory / "environments"),
@@ -538,6 +536,8 @@ def open_kind(backend: str, kind: str, directory: Path) -> Iterator[Kind]:
     place: Any = directory
     if backend == "postgres":
         place = open_postgres(directory)
+    elif kind == "credentials":
+        place = CredentialFile(directory)
     elif kind in DOCUMENTS:
         place = DocumentCache(directory / "cache") if kind in CACHES else DocumentFile(directory)
     store = BACKENDS[backend][kind](place)

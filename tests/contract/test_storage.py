@@ -191,7 +191,7 @@ VERSIONED = {
     "switches": change_user_version("state/documents.db"),
     "pins": change_user_version("state/documents.db"),
     "saved snippets": change_user_version("state/documents.db"),
-    "credentials": change_json_version("credentials/*.json"),
+    "credentials": change_user_version("credentials/credentials.db"),
     "token usage": change_user_version("state/documents.db"),
     "trust": change_json_version("trust.json"),
 }

@@ -209,7 +209,7 @@ def test_another_issuer_needs_a_new_sign_in(tmp_path: Path, server: Authorizatio
             finish(app, find_callback(url))
             state = app.portal.call(app.onetool.sign_ins.describe, identify(app.portal.call(find_target, app)))
             assert state["issuer"] == other.issuer
-            assert len(list((tmp_path / ".onetool" / "credentials").glob("*.json"))) == 1
+            assert len(app.onetool.state.credentials.list_keys()) == 1
 
 
 def test_a_client_secret_is_never_sent_to_the_issuer_of_an_older_sign_in(server: AuthorizationServer) -> None:

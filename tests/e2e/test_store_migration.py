@@ -14,12 +14,12 @@ from tests.rest_support import Rest, http_draft, make_client, serve_process
 from tests.support import configure
 
 from onetool.config.model import Output
-from onetool.oauth.credential_store import CredentialStore
 from onetool.proxy.pins import open_pins
 from onetool.results import ResultStore
 from onetool.results.blobs import Media, open_media
 from onetool.results.store import StoredResults
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
@@ -30,8 +30,6 @@ from onetool.state.run_records import CallState, Decision, DurableCall, DurableR
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
-    CredentialKey,
-    CredentialStorage,
     State,
 )
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
@@ -79,7 +77,7 @@ def fill(data: Path) -> dict[str, Any]:
             recorder.add(CallRecord("p.t", "default", "s", f"r{number}", 0.1, None, 7))
             recorder.add(RunRecord(f"r{number}", "default", "s", 0.1, None, 1, 2, 7))
         recorder.add(UseRecord("tool-id"))
-    CredentialStore(data / "credentials").update(CREDENTIAL, lambda _: "credential")
+    CredentialStore(CredentialFile(data)).update(CREDENTIAL, lambda _: "credential")
     SavedSnippets.open_file(data).put(SNIPPET)
     return {"session": session, "result": result, "media": media, "large": large}
 
@@ -94,7 +92,7 @@ class Stores:
     media: Media
     disabled_tools: DisabledTools
     pins: Documents
-    credentials: CredentialStorage
+    credentials: CredentialStore
     snippets: SavedSnippets
     token_usage: Documents
     shapes: Shapes
@@ -112,7 +110,7 @@ def open_files(data: Path) -> Iterator[Stores]:
             media=open_media(data / "tmp", HOUR),
             disabled_tools=DisabledTools.open_file(data),
             pins=open_pins(data),
-            credentials=CredentialStore(data / "credentials"),
+            credentials=CredentialStore(CredentialFile(data)),
             snippets=SavedSnippets.open_file(data),
             token_usage=Documents(DocumentFile(data), MODEL_USAGE),
             shapes=Shapes(StatisticsFile(data / "stats" / "stats.db")),

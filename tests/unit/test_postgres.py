@@ -17,6 +17,7 @@ from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.audit_rows import AuditRows
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
+from onetool.state.credentials import CredentialKey
 from onetool.state.documents import StoreUnavailable
 from onetool.state.leases import Leases
 from onetool.state.migrations import migrate, read_version
@@ -26,7 +27,7 @@ from onetool.state.replica_kinds import NoticeRows
 from onetool.state.roles import render_grants
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.state.schema import MIGRATIONS, VERSION, Migration
-from onetool.state.storage import CredentialKey, State
+from onetool.state.storage import State
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 

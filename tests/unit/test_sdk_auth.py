@@ -1,6 +1,8 @@
 """The parts of the MCP SDK that sign-ins rely on. If one of these fails, read `onetool.oauth` before upgrading it."""
 
 import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -19,10 +21,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
 from onetool.errors import StorageError, ToolError
-from onetool.oauth.credential_store import CredentialStore
 from onetool.oauth.discovery import ServerMetadata
 from onetool.oauth.failures import collect_failures, record_failure
-from onetool.state.storage import CredentialKey
+from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
 
 
 def test_discovery_urls() -> None:
@@ -119,10 +120,33 @@ class Keyring:
         self.passwords[service, name] = password
 
 
+def test_a_change_of_a_credential_excludes_only_changes_of_the_same_one(tmp_path: Path) -> None:
+    first, second = (CredentialKey("https://issuer", f"https://example.com/{name}") for name in ("one", "two"))
+    stores = [CredentialStore(CredentialFile(tmp_path)) for _ in range(2)]
+    is_refreshing, may_end = threading.Event(), threading.Event()
+
+    def refresh(before: str | None) -> str:
+        is_refreshing.set()
+        assert may_end.wait(30)
+        return f"{before}refreshed"
+
+    with ThreadPoolExecutor(2) as pool:
+        refreshed = pool.submit(stores[0].update, first, refresh)
+        assert is_refreshing.wait(30)
+        for store in stores:  # the other credential is changed while the request to the server takes its time
+            store.update(second, lambda before: f"{before or ''}+")
+        waiting = pool.submit(stores[1].update, first, lambda before: f"{before} twice")
+        assert not waiting.done()
+        may_end.set()
+        assert refreshed.result(30) == "Nonerefreshed"
+        assert waiting.result(30) == "Nonerefreshed twice"
+    assert [stores[0].get(key) for key in (first, second)] == ["Nonerefreshed twice", "++"]
+
+
 def test_a_keyring_holds_the_key_instead_of_a_file(tmp_path: Path) -> None:
     keyring, key = Keyring(), CredentialKey("https://issuer", "https://example.com/mcp")
-    CredentialStore(tmp_path, keyring).update(key, lambda _: "credential")
-    assert not (tmp_path / "key").exists()
-    assert CredentialStore(tmp_path, keyring).get(key) == "credential"
+    CredentialStore(CredentialFile(tmp_path, keyring)).update(key, lambda _: "credential")
+    assert not list(tmp_path.rglob("*.key"))
+    assert CredentialStore(CredentialFile(tmp_path, keyring)).get(key) == "credential"
     with pytest.raises(StorageError, match="missing in the keyring"):
-        CredentialStore(tmp_path, Keyring()).get(key)
+        CredentialStore(CredentialFile(tmp_path, Keyring())).get(key)

@@ -17,8 +17,10 @@ from onetool.config.contents import TRUST_FILE
 from onetool.config.load import Loaded
 from onetool.errors import ToolError
 from onetool.state import documents, run_store, session_store
+from onetool.state.credentials import CredentialFile
 from onetool.state.documents import DocumentFile
 from onetool.state.opening import open_files
+from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, database_uri
 from onetool.stats import tables
 from onetool.util.background import is_unchanged
@@ -32,20 +34,23 @@ LOST_DOCUMENTS = (
     "restore it from a backup, or stop OneTool and run `rm {file}*` (disabled tools are enabled, tools of servers are "
     "pinned again, and saved snippets are lost)"
 )
+LOST_SIGN_INS = "restore it from a backup, or stop OneTool, run `rm {file}*` and sign in again with `onetool login`"
 LOST_SESSIONS = "restore it from a backup, or stop OneTool and run `rm {file}*` (the values of sessions are lost)"
 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
     data = loaded.directories.data
-    runs = loaded.directories.private / "runs"
-    places = dict.fromkeys((data, loaded.directories.private, loaded.directories.user))
+    private = loaded.directories.private
+    runs = SealedDatabase(private / "runs" / "runs.db", run_store.SCHEMA, run_store.VERSION)
+    places = dict.fromkeys((data, private, loaded.directories.user))
     files = [DocumentFile(place).file for place in places]
     return [
         *(found for file in files for found in _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)),
         *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
-        *_check_sealed(runs / "runs.db", run_store.SCHEMA, run_store.VERSION, LOST_RUNS, seconds),
-        *_check_sealed(runs / "sessions.db", session_store.SCHEMA, session_store.VERSION, LOST_SESSIONS, seconds),
+        *_check_sealed(runs, run_store.VERSION, LOST_RUNS, seconds),
+        *_check_sealed(SessionStore(private).database, session_store.VERSION, LOST_SESSIONS, seconds),
+        *_check_sealed(CredentialFile(loaded.directories.user), documents.VERSION, LOST_SIGN_INS, seconds),
         *_check_trust(loaded.directories.user / TRUST_FILE),
     ]
 
@@ -79,12 +84,12 @@ def _check_trust(file: Path) -> Iterator[Problem]:
         yield storage_problem(f"{file} is damaged", file, hint)
 
 
-def _check_sealed(file: Path, schema: str, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
+def _check_sealed(database: SealedDatabase, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
     """Check a database with sealed values, then whether its key is the one that sealed them."""
-    problems = list(_check_database(file, version, damaged, seconds))
+    problems = list(_check_database(database.file, version, damaged, seconds))
     yield from problems
-    if not problems and file.exists():
-        with closing(SealedDatabase(file, schema, version)) as database:
+    if not problems and database.exists():
+        with closing(database):
             try:
                 database.select("SELECT sealed FROM key_check")  # opening it checks the key
             except ToolError as error:

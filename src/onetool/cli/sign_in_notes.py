@@ -3,8 +3,7 @@
 import asyncio
 import os
 from collections.abc import Collection
-from contextlib import suppress
-from pathlib import Path
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from onetool.errors import ToolError
@@ -20,12 +19,13 @@ UNAUTHORIZED = 401
 def find_sign_in_notes(directories: Directories, names: Collection[str] | None = None) -> list[str]:
     """Return a line for each of these servers (all by default) that requires a sign-in and has none."""
     from onetool.config.load import load
-    from onetool.oauth.credential_store import DIRECTORY, CredentialStore
     from onetool.oauth.sign_ins import make_server_target
+    from onetool.state.credentials import CredentialFile, CredentialStore
 
     try:
         settings = load(directories, os.environ).settings
-        signed_in = {key.resource for key in CredentialStore(Path(directories.user) / DIRECTORY).list_keys()}
+        with closing(CredentialFile(directories.user)) as database:
+            signed_in = {key.resource for key in CredentialStore(database).list_keys()}
     except ToolError:  # the command itself reports it, or `onetool doctor` does
         return []
     wanted = {

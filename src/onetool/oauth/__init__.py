@@ -3,5 +3,5 @@
 `SignIns` is what the application uses: it returns tokens, starts and finishes sign-ins, and reports their state.
 `token_source` refreshes tokens, `discovery` finds the authorization server, `token_requests` asks it for tokens; both
 parse documents with the models of the MCP SDK, and the sign-in to the admin UI uses them too. `guarded_http` decides
-which URLs may be requested, and `credential_store` keeps credentials.
+which URLs may be requested, and `onetool.state.credentials` keeps credentials.
 """

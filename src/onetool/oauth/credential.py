@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from onetool.config.model import OAuth
 from onetool.errors import SignInRequired, StorageError
-from onetool.state.storage import CredentialKey
+from onetool.state.credentials import CredentialKey
 
 if TYPE_CHECKING:
     from onetool.oauth.token_requests import TokenAnswer

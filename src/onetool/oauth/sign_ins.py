@@ -26,7 +26,7 @@ from onetool_child.json_types import JsonObject
 if TYPE_CHECKING:
     from onetool.oauth.discovery import Discovered, OnStep, ServerMetadata
     from onetool.oauth.token_requests import DeviceCodes, TokenAnswer, TokenRequests
-    from onetool.state.storage import CredentialStorage
+    from onetool.state.credentials import CredentialStore
 
 CALLBACK_PATH = "/oauth/callback"
 CLIENT_PATH = "/oauth/client.json"
@@ -46,7 +46,7 @@ class SignIns:
         self._sources: dict[Identity, TokenSource] = {}
         self.pending = PendingSignIns()
 
-    def configure(self, loaded: Loaded, credentials: "CredentialStorage") -> None:
+    def configure(self, loaded: Loaded, credentials: "CredentialStore") -> None:
         """Apply new settings."""
         self._store = credentials
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import SignInRequired, ToolError
 from onetool.oauth.credential import Credential, Identity
 from onetool.oauth.failures import TokenRejected
-from onetool.state.storage import CredentialKey, CredentialStorage
+from onetool.state.credentials import CredentialKey, CredentialStore
 from onetool.util.background_tasks import BackgroundTasks
 
 # Errors of a token endpoint after which the refresh token is useless.
@@ -28,7 +28,7 @@ class TokenSource:
     def __init__(
         self,
         identity: Identity,
-        store: CredentialStorage,
+        store: CredentialStore,
         *,
         renew: Renew,
         tasks: BackgroundTasks,

@@ -99,7 +99,7 @@ class Documents:
 
     def load(self) -> None:
         """Load the key, before a transaction that would wait for it, and before required documents are read."""
-        self._database.load_sealer(self._key)
+        self._database.prepare_sealer(self._key)
 
     def seal(self, name: str, version: int, content: bytes) -> bytes:
         return self._database.load_sealer(self._key).seal(content, describe_document(self.kind, name, version))

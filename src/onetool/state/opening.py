@@ -14,7 +14,6 @@ from onetool.backends.http.rate_limit import RateLimiter
 from onetool.config.load import Loaded
 from onetool.config.model import Output
 from onetool.errors import ToolError
-from onetool.oauth.credential_store import DIRECTORY as CREDENTIALS, CredentialStore
 from onetool.paths import Directories
 from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota
@@ -25,6 +24,7 @@ from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterFile, CounterTables
+from onetool.state.credentials import CredentialFile, CredentialStore
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.state.file_kinds import AuditFile, NoJobs, SettingsFiles
@@ -78,13 +78,14 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
     recorder = Recorder(statistics)
     sessions = SessionStore(directories.private)
     clock_watch = ClockWatch(time.time)
+    credentials = CredentialFile(directories.user)
     runs = RunStore(directories.private)
     if changes is not None:
         changes.poll("runs", partial(run_sync, runs.version))
     open_parts = partial(_open_part_files, data / "tmp", clock_watch)
     return State(
         place=str(data),
-        databases=(*files.values(), cache, sessions.database),
+        databases=(*files.values(), cache, sessions.database, credentials),
         describe=lambda: StateDescription({"store": "files", "directory": str(data)}, [f"files in {data}"]),
         clock_watch=clock_watch,
         load_key=_make_key_loader(directories),
@@ -100,7 +101,7 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
         token_usage=Documents(user, MODEL_USAGE, is_announced=False),
         token_use=LastUses(user),
         settings=SettingsFiles(directories),
-        credentials=CredentialStore(directories.user / CREDENTIALS),
+        credentials=CredentialStore(credentials),
         ended_sessions=EndedSessions(),
         jobs=NoJobs(),
         tool_lists=partial(ToolLists, cache),

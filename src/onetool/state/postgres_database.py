@@ -195,6 +195,9 @@ class Database:
             if is_announced:
                 transaction.announce(kind)
 
+    def prepare_sealer(self, key: str) -> None:
+        self.load_sealer(key)
+
     def load_sealer(self, key: str) -> "Sealer":
         """Return the sealer with the key of this name, which is read once."""
         from onetool.state.keys import load_sealer

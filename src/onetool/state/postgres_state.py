@@ -15,6 +15,7 @@ from onetool.state.audit_rows import AuditRows
 from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
+from onetool.state.credentials import CredentialStore
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import Documents
 from onetool.state.jobs import JobRows
@@ -22,7 +23,7 @@ from onetool.state.keys import load_key
 from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.opening import open_bundles, open_media, open_results
 from onetool.state.postgres_database import Database
-from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, SharedCredentials, StoredTokenSet
+from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StoredTokenSet
 from onetool.state.result_rows import PartRows
 from onetool.state.run_store import RunTables
 from onetool.state.session_store import SessionTables
@@ -88,7 +89,7 @@ def open_rows(
         token_usage=Documents(database, MODEL_USAGE, is_announced=False),
         token_use=LastUses(database),
         settings=SettingsRows(database),
-        credentials=SharedCredentials(database),
+        credentials=CredentialStore(database),
         ended_sessions=EndedSessionRows(database),
         jobs=JobRows(database, keep_job_seconds),
         tool_lists=partial(ToolLists, database),

@@ -1,9 +1,6 @@
-"""State that only replicas share, over a PostgreSQL database: tokens, credentials, ended sessions and notices."""
+"""State that only replicas share, over a PostgreSQL database: tokens, ended sessions and notices."""
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onetool.errors import StorageError
@@ -12,7 +9,6 @@ from onetool.state.keys import BROWSER_SESSIONS
 from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
 from onetool.state.postgres_database import Database
 from onetool.state.sqlite_database import StateDatabase
-from onetool.state.storage import CredentialKey
 from onetool.util.problem import STORAGE, Problem
 
 if TYPE_CHECKING:
@@ -162,38 +158,3 @@ class StoredTokenSet:
         if document is None or document["is_revoked"]:
             return None
         return Token(**{field: document[field] for field in TOKEN_FIELDS})
-
-
-class SharedCredentials:
-    """Sign-in credentials that replicas share. A document is named by the digest of its key."""
-
-    def __init__(self, database: StateDatabase) -> None:
-        self._documents = Documents(database, "credentials")
-        self._number = partial(database.number, "credentials")
-
-    def version(self) -> object:
-        return self._number()
-
-    def list_keys(self) -> list[CredentialKey]:
-        return [CredentialKey(*document["key"]) for document in self._documents.get_all().values()]
-
-    def get(self, key: CredentialKey) -> str | None:
-        return _get_credential(self._documents.get(_digest(key)))
-
-    def update(self, key: CredentialKey, change: Callable[[str | None], str | None]) -> str | None:
-        """Replace a credential, while no other replica can; None deletes it. Return the new one."""
-
-        def apply(document: Any) -> Any:
-            credential = change(_get_credential(document))
-            return None if credential is None else {"key": key, "credential": credential}
-
-        document = self._documents.update(_digest(key), apply)
-        return _get_credential(document)
-
-
-def _get_credential(document: Any) -> str | None:
-    return None if document is None else str(document["credential"])
-
-
-def _digest(key: CredentialKey) -> str:
-    return hashlib.sha256(json.dumps(key).encode()).hexdigest()

@@ -104,8 +104,12 @@ class StateDatabase(Protocol):
         """Begin a transaction. Until its end, nobody else changes this document."""
         ...
 
+    def prepare_sealer(self, key: str) -> object:
+        """Load the key of this name, before a transaction that would wait for it."""
+        ...
+
     def load_sealer(self, key: str) -> Sealer:
-        """Return the sealer with the key of this name."""
+        """Return the sealer with the key of this name. A file has one, which is known once it has been opened."""
         ...
 
     def missing_error(self, kind: str, name: str) -> StorageError | None:
@@ -168,9 +172,12 @@ class SqliteDatabase:
                 if is_durable:
                     database.execute("PRAGMA synchronous = NORMAL")
 
-    def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[sqlite3.Connection]:
+    def changing(self, kind: str, name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:  # noqa: ARG002
         """Begin a transaction, which survives a power failure if readers depend on it."""
         return self.transaction(is_durable=is_announced)
+
+    def prepare_sealer(self, key: str) -> None:
+        """Do nothing: the key is read with the file."""
 
     def load_sealer(self, _key: str) -> Sealer:
         return NotSealed()
@@ -342,7 +349,7 @@ class SealedDatabase(SqliteDatabase):
 
     def __init__(self, file: Path, schema: str, version: int) -> None:
         super().__init__(file, schema, version)
-        self._key_file = file.with_suffix(".key")
+        self.key_file = file.with_suffix(".key")
         self._sealer: Sealer | None = None
 
     def load_sealer(self, _key: str) -> Sealer:
@@ -353,16 +360,19 @@ class SealedDatabase(SqliteDatabase):
         return sealing_error(f"{self.file} is damaged: {message}", self.file.parent)
 
     def _create_tables(self, database: sqlite3.Connection) -> None:
-        sealer = Sealer.from_file(self._key_file)
+        sealer = self._make_sealer(must_exist=False)
         database.execute(KEY_SCHEMA)
         super()._create_tables(database)
         database.execute("INSERT INTO key_check VALUES (?)", (sealer.seal(b"", KEY_CHECK),))
 
     def _check(self, database: sqlite3.Connection) -> None:
-        sealer = Sealer.from_file(self._key_file, must_exist=True)
+        sealer = self._make_sealer(must_exist=True)
         for (sealed,) in database.execute("SELECT sealed FROM key_check"):
             sealer.open(sealed, KEY_CHECK)
         self._sealer = sealer
+
+    def _make_sealer(self, *, must_exist: bool) -> Sealer:
+        return Sealer.from_file(self.key_file, must_exist=must_exist)
 
 
 def _open_file(uri: str) -> sqlite3.Connection:

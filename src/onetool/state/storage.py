@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.search import Search
     from onetool.snippets.saved_snippets import SavedSnippets
     from onetool.state.audit_records import StoredRecord
+    from onetool.state.credentials import CredentialStore
     from onetool.state.disabled_tools import DisabledTools
     from onetool.state.documents import Documents
     from onetool.state.kinds import LastUses
@@ -79,43 +80,6 @@ class AuditStorage(Protocol):
     def write(self, name: str, **fields: Any) -> None: ...
     def event(self, name: str, **fields: Any) -> None: ...
     def close(self) -> None: ...
-
-
-class CredentialKey(NamedTuple):
-    """The identity of a sign-in: who issued it, for which resource, with which account and for which agent.
-
-    Bundles, clients and grants never share one, because each may have other rights.
-    """
-
-    issuer: str
-    resource: str
-    account: str = ""
-    subject: str = ""  # the agent; empty for a sign-in that all agents share
-    bundle: str = ""  # whose tools use it; empty for an upstream server
-    client: str = ""  # in the settings; empty for a client that registered itself
-    grant: str = ""
-
-    @property
-    def target(self) -> tuple[str, str, str, str]:
-        """The key without the issuer and the person."""
-        return (self.resource, self.bundle, self.client, self.grant)
-
-
-class CredentialStorage(Protocol):
-    """Credentials of sign-ins as text, encrypted at rest, also their keys."""
-
-    def version(self) -> object:
-        """Return a value that changes when any process has written. Takes microseconds."""
-        ...
-
-    def list_keys(self) -> list[CredentialKey]: ...
-    def get(self, key: CredentialKey) -> str | None: ...
-    def update(self, key: CredentialKey, change: Callable[[str | None], str | None]) -> str | None:
-        """Replace a credential, while no other process can; None deletes it. Return the new one.
-
-        `change` may take seconds. Storage that cannot be written raises before it is called.
-        """
-        ...
 
 
 class NoticeStorage(Protocol):
@@ -330,7 +294,7 @@ class State:
     token_usage: "Documents"
     token_use: "LastUses"
     settings: SettingsStorage
-    credentials: CredentialStorage
+    credentials: "CredentialStore"
     ended_sessions: EndedSessionStorage
     jobs: JobStorage
     tool_lists: "Callable[[Callable[[str], str]], ToolLists]"  # with a function that redacts
