@@ -233,12 +233,12 @@ class CredentialKind(BaseKind):
 
     def write(self, key: str) -> str:
         before = self.store.version()
-        self.store.update(CredentialKey("https://issuer", key), lambda found: CONTENT if found is None else found)
+        self.store.update(CredentialKey(key), lambda found: CONTENT if found is None else found)
         assert self.store.version() != before
         return key
 
     def read(self, name: str) -> bool:
-        key = CredentialKey("https://issuer", name)
+        key = CredentialKey(name)
         found = self.store.get(key)
         assert (key in self.store.list_keys()) == (found is not None)
         return is_complete(found, CONTENT)

@@ -46,7 +46,7 @@ HOUR = 3600.0
 
 pytestmark = pytest.mark.slow
 
-CREDENTIAL = CredentialKey("https://issuer", "https://example.com/mcp")
+CREDENTIAL = CredentialKey("https://example.com/mcp")
 SNIPPET = SavedSnippet("default", "greet", "Greet a person.", "1 + 1", {"name": "Ada"})
 
 

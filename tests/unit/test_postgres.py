@@ -245,7 +245,7 @@ def test_credentials_are_encrypted_and_changed_by_one_replica_at_a_time(
     open_state: Callable[..., State],
 ) -> None:
     replicas = [open_state() for _ in range(4)]
-    key = CredentialKey("https://issuer", "https://resource", "account")
+    key = CredentialKey("https://resource", "account")
 
     def add(number: int) -> None:
         replicas[number % 4].credentials.update(key, lambda known: (known or "secret") + "+")

@@ -121,7 +121,7 @@ class Keyring:
 
 
 def test_a_change_of_a_credential_excludes_only_changes_of_the_same_one(tmp_path: Path) -> None:
-    first, second = (CredentialKey("https://issuer", f"https://example.com/{name}") for name in ("one", "two"))
+    first, second = (CredentialKey(f"https://example.com/{name}") for name in ("one", "two"))
     stores = [CredentialStore(CredentialFile(tmp_path)) for _ in range(2)]
     is_refreshing, may_end = threading.Event(), threading.Event()
 
@@ -144,7 +144,7 @@ def test_a_change_of_a_credential_excludes_only_changes_of_the_same_one(tmp_path
 
 
 def test_a_keyring_holds_the_key_instead_of_a_file(tmp_path: Path) -> None:
-    keyring, key = Keyring(), CredentialKey("https://issuer", "https://example.com/mcp")
+    keyring, key = Keyring(), CredentialKey("https://example.com/mcp")
     CredentialStore(CredentialFile(tmp_path, keyring)).update(key, lambda _: "credential")
     assert not list(tmp_path.rglob("*.key"))
     assert CredentialStore(CredentialFile(tmp_path, keyring)).get(key) == "credential"

@@ -48,12 +48,6 @@ class SignInTarget:
         """Return whether a response with status 401 asks for a sign-in, and not for another value of a header."""
         return not self.is_optional or challenge.lower().startswith("bearer") or not (challenge or self.headers)
 
-    def make_key(self, issuer: str = "", account: str = "", subject: str = "") -> CredentialKey:
-        """Return the key of a sign-in."""
-        bundle = self.name if self.endpoints is not None else ""
-        settings = self.settings
-        return CredentialKey(issuer, self.url, account, subject, bundle, settings.client_id or "", settings.grant)
-
     @property
     def is_machine(self) -> bool:
         """Whether OneTool signs in as the client itself, without a person."""
@@ -67,6 +61,14 @@ class Identity:
     target: SignInTarget
     account: str = ""
     subject: str = ""
+
+    @property
+    def key(self) -> CredentialKey:
+        """The key of the sign-in in the store."""
+        target = self.target
+        bundle = target.name if target.endpoints is not None else ""
+        client = target.settings.client_id or ""
+        return CredentialKey(target.url, self.account, self.subject, bundle, client, target.settings.grant)
 
     @property
     def command(self) -> str:
@@ -110,7 +112,6 @@ class Credential:
     scope: str = ""
     missing_scope: str = ""  # that a call needed: the next sign-in requests it
     user: str = ""
-    signed_in_at: float = 0.0
 
     @property
     def is_due(self) -> bool:
@@ -143,12 +144,11 @@ class Credential:
             refresh_at=refresh_at,
             scope=self.scope if answer.scope is None else answer.scope,
             user=answer.read_user() or self.user,
-            signed_in_at=self.signed_in_at or time.time(),
         )
 
     def drop_tokens(self) -> Self:
         """Return the credential without tokens. The registration of the client is kept for the next sign-in."""
-        return replace(self, access_token="", refresh_token="", expires_at=None, refresh_at=None, signed_in_at=0.0)
+        return replace(self, access_token="", refresh_token="", expires_at=None, refresh_at=None)
 
     def to_json(self) -> str:
         return json.dumps({name: value for name, value in asdict(self).items() if value not in ("", None)})

@@ -74,7 +74,7 @@ class SignIns:
         requests = await self._open_requests(identity.target)
         if old is not None:
             return old.add_tokens(await requests.refresh(old))
-        _, credential = await self._prepare(identity, "")
+        credential = await requests.register(await self.discover(identity.target), "")
         return credential.add_tokens(
             await requests.request_tokens(credential, "client_credentials", scope=credential.scope)
         )
@@ -208,8 +208,9 @@ class SignIns:
         subject = "" if target.settings.shared else DEFAULT_AGENT
         accounts = target.accounts or ("",)
         found = {(account, subject): None for account in accounts}
+        own = Identity(target).key
         for key in await run_in_thread(self._store.list_keys):
-            if key.target == target.make_key().target and key.account in accounts:
+            if key.target == own.target and key.account in accounts:
                 found[key.account, key.subject] = None
         return [Identity(target, *each) for each in found]
 

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import SignInRequired, ToolError
 from onetool.oauth.credential import Credential, Identity
 from onetool.oauth.failures import TokenRejected
-from onetool.state.credentials import CredentialKey, CredentialStore
+from onetool.state.credentials import CredentialStore
 from onetool.util.background_tasks import BackgroundTasks
 
 # Errors of a token endpoint after which the refresh token is useless.
@@ -58,16 +58,9 @@ class TokenSource:
         return self._credential
 
     def _find(self) -> Credential | None:
-        """Return the most recent sign-in of this identity."""
-        own = self._make_key()
-        keys = self._store.list_keys()
-        self._is_target_used = any(key.target == own.target for key in keys)
-        texts = [self._store.get(key) for key in keys if key[1:] == own[1:]]
-        credentials = [Credential.from_json(text) for text in texts if text is not None]
-        return max(credentials, key=lambda credential: credential.signed_in_at, default=None)
-
-    def _make_key(self, issuer: str = "") -> CredentialKey:
-        return self.identity.target.make_key(issuer, self.identity.account, self.identity.subject)
+        own = self.identity.key
+        self._is_target_used = any(key.target == own.target for key in self._store.list_keys())
+        return _parse(self._store.get(own))
 
     async def get(self) -> str:
         """Return a valid token. Raise SignInRequired if there is none and none can be requested."""
@@ -85,13 +78,10 @@ class TokenSource:
         credential = await self.read()
         if credential is not None and credential.is_valid and credential.access_token != used:
             return credential.access_token  # another process has refreshed it
-        if self.identity.target.is_machine:
-            return (await self._start(self._sign_in(used))).access_token
-        if credential is None:
-            raise self.identity.require_sign_in()
-        if not credential.refresh_token:
+        is_final = credential is not None and not credential.refresh_token
+        if is_final and not self.identity.target.is_machine:
             raise self.identity.require_sign_in(f"the sign-in to {self.identity.label} has expired")
-        return (await self._start(self._refresh(self._make_key(credential.issuer), used))).access_token
+        return (await self._start(self._renew_stored(used))).access_token
 
     async def _start(self, work: "Awaitable[Credential]") -> Credential:
         """Run the work once for all callers. A cancelled caller does not cancel it: a token could get lost."""
@@ -101,75 +91,61 @@ class TokenSource:
             work.close()  # type: ignore[attr-defined]  # it is a coroutine
         return await asyncio.shield(self._renewal)
 
-    async def _refresh(self, key: CredentialKey, used: str) -> Credential:
+    async def _renew_stored(self, used: str) -> Credential:
+        """Renew the stored credential, while no other process can."""
         loop = asyncio.get_running_loop()
-        failure = list[SignInRequired]()
+        failures: list[SignInRequired] = []
 
         def change(text: str | None) -> str | None:
-            current = None if text is None else Credential.from_json(text)
-            if current is None or not current.refresh_token:
-                failure.append(self.identity.require_sign_in())
-                return text
-            if current.access_token != used and not current.is_due:
+            current = _parse(text)
+            if current is not None and current.is_valid and current.access_token != used:
                 return text  # another process was faster
             try:
-                renewed = asyncio.run_coroutine_threadsafe(self._renew_checked(current), loop).result()
-            except TokenRejected as error:
-                reason = f"the sign-in to {self.identity.label} has ended: {error.message}"
-                failure.append(self.identity.require_sign_in(reason))
-                return current.drop_tokens().to_json()
-            return renewed.to_json()
+                return asyncio.run_coroutine_threadsafe(self._renew_checked(current), loop).result().to_json()
+            except SignInRequired as error:
+                failures.append(error)
+                return None if current is None else current.drop_tokens().to_json()
 
-        text = await run_in_thread(self._store.update, key, change, limiter=self._limiter)
-        self._version = ()
-        if failure or text is None:
-            raise failure[0] if failure else self.identity.require_sign_in()
-        return Credential.from_json(text)
+        renewed = _parse(await self._update(change))
+        if failures or renewed is None:
+            raise failures[0] if failures else self.identity.require_sign_in()
+        return renewed
 
-    async def _renew_checked(self, credential: Credential) -> Credential:
+    async def _renew_checked(self, current: Credential | None) -> Credential:
+        label = self.identity.label
+        is_machine = self.identity.target.is_machine
+        if not is_machine and (current is None or not current.refresh_token):  # somebody has signed out
+            raise self.identity.require_sign_in()
         try:
-            return await self._renew(self.identity, credential)
+            return await self._renew(self.identity, None if is_machine else current)
         except TokenRejected as error:
+            if is_machine:
+                hint = f"check client_id and the secret or key of servers.{self.identity.target.name}.auth"
+                raise ToolError(f"cannot sign in to {label}: {error.message}", hint=hint) from None
             if error.fields.get("error") in FINAL_ERRORS:
-                raise
-            raise ToolError(f"cannot refresh the token of {self.identity.label}: {error.message}") from None
-
-    async def _sign_in(self, used: str) -> Credential:
-        """Request a token for the client itself, unless another process has a newer one."""
-        credential = await self.read()
-        if credential is not None and credential.is_valid and credential.access_token != used:
-            return credential
-        try:
-            credential = await self._renew(self.identity, None)
-        except TokenRejected as error:
-            raise ToolError(
-                f"cannot sign in to {self.identity.label}: {error.message}",
-                hint=f"check client_id and the secret or key of servers.{self.identity.target.name}.auth",
-            ) from None
-        await self.store(credential)
-        return credential
+                raise self.identity.require_sign_in(f"the sign-in to {label} has ended: {error.message}") from None
+            raise ToolError(f"cannot refresh the token of {label}: {error.message}") from None
 
     async def store(self, credential: Credential) -> None:
-        """Store a new sign-in, and delete those of other issuers."""
-        key = self._make_key(credential.issuer)
-        await run_in_thread(self._replace_all, key, credential.to_json(), limiter=self._limiter)
-        self._version = ()
-
-    def _replace_all(self, key: CredentialKey, text: str) -> None:
-        self._store.update(key, lambda _: text)
-        for other in self._store.list_keys():
-            if other[1:] == key[1:] and other != key:
-                self._store.update(other, lambda _: None)
+        """Store a new sign-in instead of the one before."""
+        await self._update(lambda _: credential.to_json())
 
     async def update(self, change: Callable[[Credential], Credential | None]) -> None:
         """Change the stored credential, if there is one; None deletes it."""
-        credential = await self.read()
-        if credential is None:
-            return
 
         def apply(text: str | None) -> str | None:
-            changed = None if text is None else change(Credential.from_json(text))
+            current = _parse(text)
+            changed = None if current is None else change(current)
             return None if changed is None else changed.to_json()
 
-        await run_in_thread(self._store.update, self._make_key(credential.issuer), apply, limiter=self._limiter)
+        if await self.read() is not None:
+            await self._update(apply)
+
+    async def _update(self, change: Callable[[str | None], str | None]) -> str | None:
+        text = await run_in_thread(self._store.update, self.identity.key, change, limiter=self._limiter)
         self._version = ()
+        return text
+
+
+def _parse(text: str | None) -> Credential | None:
+    return None if text is None else Credential.from_json(text)

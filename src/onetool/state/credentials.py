@@ -1,4 +1,4 @@
-"""CredentialStore of sign-ins, in sealed documents that are named by the digests of their keys.
+"""Credentials of sign-ins, in sealed documents that are named by the digests of their keys.
 
 In files, their key comes from the keyring of the operating system if the extra `keyring` is installed and there is one,
 otherwise from a file beside the database.
@@ -29,12 +29,11 @@ PROBE_BYTES = 8_192  # more than a credential usually has
 
 
 class CredentialKey(NamedTuple):
-    """The identity of a sign-in: who issued it, for which resource, with which account and for which agent.
+    """The identity of a sign-in: its resource, account and agent. Another sign-in with the same key replaces it.
 
     Bundles, clients and grants never share one, because each may have other rights.
     """
 
-    issuer: str
     resource: str
     account: str = ""
     subject: str = ""  # the agent; empty for a sign-in that all agents share
@@ -44,12 +43,12 @@ class CredentialKey(NamedTuple):
 
     @property
     def target(self) -> tuple[str, str, str, str]:
-        """The key without the issuer and the person."""
+        """The key without the person."""
         return (self.resource, self.bundle, self.client, self.grant)
 
 
 class CredentialStore:
-    """CredentialStore as text, encrypted at rest, also their keys."""
+    """Credentials as text, encrypted at rest, also their keys."""
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, KIND)
