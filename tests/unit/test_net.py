@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
 from onetool.net import HostRules, Net, Request, Response
+from onetool.proxy.http_limits import http_client
 
 LOOPBACK = HostRules(("*",), allow_private_addresses=True)
 LIMIT = 1_000_000
@@ -614,6 +616,28 @@ def test_secret_parameters_are_redacted_in_errors_and_responses(site: Site, path
         output = f"{error.message} {error.fields}"
     assert site.requests[0].query["key"] == [SECRET, SECRET]
     assert SECRET not in output.partition("url=")[0]
+
+
+@pytest.mark.parametrize("is_upstream", [False, True], ids=["net", "upstream"])
+def test_no_log_has_urls_or_headers(site: Site, caplog: pytest.LogCaptureFixture, is_upstream: bool) -> None:
+    for name in ("", "httpx2", "httpcore2"):  # as in a program that logs all that happens
+        caplog.set_level(logging.DEBUG, name)
+    cookie = ("Set-Cookie", f"id={SECRET}")
+    site.pages["/echo"] = page(b"", cookie, ("Location", site.url(f"/login?code={SECRET}")))
+
+    async def run() -> None:
+        url = site.url(f"/echo?key={SECRET}")
+        if not is_upstream:
+            net = Net(LOOPBACK)
+            await net.send(Request("GET", url), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
+            await net.close()
+            return
+        async with http_client() as client:
+            await client.get(url)
+
+    anyio.run(run)
+    assert site.last.query == {"key": [SECRET]}
+    assert SECRET not in caplog.text
 
 
 # --- connections -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ A host name is resolved here only, and the connection uses the address that was 
 name. This imports the HTTP library, so it is only imported with the first request.
 """
 
+import logging
 import os
 import socket
 import ssl
@@ -39,10 +40,17 @@ STATUSES_WITHOUT_BODY = frozenset({204, 304})
 MAX_ERROR_CHARS = 300  # characters of an error that may repeat what a server sent
 
 
+def silence_http_libraries() -> None:
+    """Keep URLs and headers, which may contain secrets, out of the logs of the HTTP libraries."""
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
 class Connections:
     """The connection pools of a client. Requests limited to public addresses share no connection with others."""
 
     def __init__(self, resolve: Resolve, own_ports: OwnPorts = tuple) -> None:
+        silence_http_libraries()
         self._resolve = resolve
         self._own_ports = own_ports
         self._pool_lock = anyio.Lock()

@@ -10,6 +10,7 @@ import httpx2
 from onetool.children.collector import Collector
 from onetool.children.pace import Pace
 from onetool.net.messages import EVENT_STREAM
+from onetool.net.transport import silence_http_libraries
 from onetool.proxy.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit
 from onetool_child.messages import TooLarge
 
@@ -28,6 +29,7 @@ def http_client(
     headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
     """Return a client for the SDK with limited responses. Blocks as `tls_context` does."""
+    silence_http_libraries()
     return httpx2.AsyncClient(
         # A compressed body could be a thousand times as large after decompression.
         headers={**(headers or {}), "accept-encoding": "identity"},
