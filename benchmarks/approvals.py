@@ -64,7 +64,7 @@ async def count_questions(app: OneTool) -> int:
         return {"decision": APPROVE_SIMILAR, COUNT: CALLS, VARYING: "text"} if len(asked) > 1 else {"decision": APPROVE}
 
     channel = ClientChannel(approve=Approver(answer, "ann", "stdio"))
-    result = await app.run(LOOP, output=RunOutput(channel))
+    result = await app.runs.run(LOOP, Caller(), RunOutput(channel))
     if result.blocks != ("done",):
         raise SystemExit(f"wrong answer: {result.blocks}")
     return len(asked)

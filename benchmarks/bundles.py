@@ -27,6 +27,7 @@ from onetool.bundles import BundleStore
 from onetool.bundles.filenames import directory_names, tool_file_names
 from onetool.bundles.model import BundleDraft, ToolDraft
 from onetool.bundles.records import BundleFile, ToolFile
+from onetool.transports.mcp.mcp_server import record_session
 
 FEW, MANY = 100, 100_000
 BUNDLES = 50
@@ -163,23 +164,23 @@ async def run_server(folder: Path) -> dict[str, float]:
     settings = Settings.model_validate({"bundles": {"maxTools": 2 * MANY}})
     async with OneTool(settings, folder=folder, log=Log()) as app:
         await app.run("1 + 1")
-        await app.begin_session(own_tokens=300)  # as when a client connects
-        await timed("first search", lambda: app.search("merge an invoice"))
+        await record_session(app, own_tokens=300)  # as when a client connects
+        await timed("first search", lambda: app.catalog.search("merge an invoice"))
         await app.run("len(ot.packs())")
         # A server does this once in the background; it is not measured here.
         await asyncio.to_thread(app.bundles.store.rescan)
         for query in QUERIES:
-            await app.search(query)
+            await app.catalog.search(query)
         await timed("unknown tool", lambda: app.bus.call_tool("nothing.there"), 5)
         await timed("unknown in pack", lambda: app.bus.call_tool("bundle-1.nothing-there"), 5)
-        await timed("search before", lambda: app.search("forecast of an invoice"), 5)
+        await timed("search before", lambda: app.catalog.search("forecast of an invoice"), 5)
         found["memory"] = memory(os.getpid()).resident
         await timed("list", lambda: app.run("len(ot.tools())"), 3)
         store = app.bundles.store
         for bundle in store.list_bundles(size=1).items:
             store.put_tool(bundle.id, "edited", "1", make_body(random.Random(1)))
             await timed("edited", partial(app.bus.call_tool, f"{bundle.slug}.edited"))
-            await timed("search after", lambda: app.search("forecast of an invoice"))
+            await timed("search after", lambda: app.catalog.search("forecast of an invoice"))
             store.delete_tool(bundle.id, "edited", "1")
     return found
 

@@ -51,7 +51,7 @@ def make_auth(context: dict[str, Any], issuer: str) -> dict[str, Any]:
 
 async def sign_in(app: OneTool) -> None:
     """Sign in as a browser would: follow the authorization URL to the callback."""
-    identity = sign_ins.identify(await app.find_sign_in_target("server"))
+    identity = sign_ins.identify(await app.sign_ins.find_target("server"))
     pending = await app.sign_ins.begin(identity, REDIRECT)
     async with httpx2.AsyncClient(trust_env=False) as browser:
         answer = await browser.get(pending.url)

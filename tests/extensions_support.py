@@ -7,7 +7,8 @@ from pathlib import Path
 from anyio.from_thread import start_blocking_portal
 from tests.support import ISOLATION_ENVIRONMENT, App
 
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
+from onetool.config.settings_reader import read_settings
 from onetool.logging import Log
 
 # The same for all tests, so that uv creates one environment for all of them.

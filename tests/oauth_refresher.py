@@ -25,7 +25,7 @@ async def use_tokens(home: Path, url: str, count: int) -> int:
     loaded = Loaded(settings, {}, (), (), directories)
     expiries, before = 0, ""
     async with OneTool(read=lambda: loaded, log=Log()) as app:
-        source = app.sign_ins.get_source(identify(await app.find_sign_in_target("gh")))
+        source = app.sign_ins.get_source(identify(await app.sign_ins.find_target("gh")))
         while expiries < count:
             token = await source.get()
             expiries += token != before

@@ -79,7 +79,7 @@ def sign_in(app: App, name: str = "gh", user: str = "ada", account: str = "", ag
     """Sign in within this process."""
 
     async def begin() -> str:
-        identity = identify(await app.onetool.find_sign_in_target(name), account, agent)
+        identity = identify(await app.onetool.sign_ins.find_target(name), account, agent)
         return (await app.onetool.sign_ins.begin(identity, "http://127.0.0.1:9/callback")).url
 
     callback = find_callback(app.portal.call(begin), user)

@@ -145,7 +145,7 @@ def serve_app(
         def change(settings: Mapping[str, Any]) -> None:
             nonlocal loaded
             loaded = load(settings)
-            portal.call(onetool.apply_settings)
+            portal.call(onetool.live_settings.apply)
 
         with portal.wrap_async_context_manager(onetool) as app:
             for tool in tools:

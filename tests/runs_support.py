@@ -81,7 +81,6 @@ def open_runs(
         *(loaded, runner, store, state.media(settings.output)),
         redact=redact,
         log=log or Log(),
-        error=None,
         environment={},
         is_revoked=lambda _: False,
         record_decision=lambda **_: None,

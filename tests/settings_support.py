@@ -14,8 +14,9 @@ from tests.proxy_support import HOSTILE
 from tests.rest_support import Rest, make_client
 from tests.support import TIMEOUT_SECONDS, configure, environment
 
-from onetool.app import OneTool, examine_settings, read_settings
+from onetool.app import OneTool
 from onetool.config.access_tokens import hash_token
+from onetool.config.settings_reader import examine_settings, read_settings
 from onetool.logging import Log
 from onetool.transports.http.http_server import HttpServer
 

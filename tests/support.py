@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -28,6 +27,7 @@ from tests import forked_program
 from onetool import tool
 from onetool.app import OneTool
 from onetool.config.model import Settings
+from onetool.core.context import Caller
 from onetool.core.tool import Result
 from onetool.extensions.environments import make_uv_environment
 from onetool.logging import Log
@@ -56,7 +56,7 @@ class App:
     onetool: OneTool
 
     def run(self, command: object, *, agent: str = "default", output: RunOutput | None = None) -> Answer:
-        return self.portal.call(partial(self.onetool.run, command, agent=agent, output=output))
+        return self.portal.call(self.onetool.runs.run, command, Caller(agent), output)
 
     def start(self, command: str) -> Future[Answer]:
         return self.portal.start_task_soon(self.onetool.run, command)

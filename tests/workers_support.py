@@ -14,7 +14,8 @@ from typing import Any
 from anyio.from_thread import start_blocking_portal
 from tests.support import App
 
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
+from onetool.config.settings_reader import read_settings
 from onetool.core.tool import Result
 from onetool.extensions.environments import PASSED_VARIABLES
 from onetool.logging import Log

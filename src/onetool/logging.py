@@ -74,6 +74,10 @@ class Log:
         self._background = Background("onetool-log", self._write_lines, gather=gather)
         self.problem: str | None = None
 
+    def open(self, file: Path) -> None:
+        """Write to this file, unless the log already has one."""
+        self._file = self._file or file
+
     def configure(self, level: str, redact: Callable[[str], str]) -> None:
         """Set the minimum level and the redaction of secrets."""
         self._level = LEVELS[level.upper()]

@@ -1,34 +1,122 @@
-"""The state that a reload replaces: settings and everything created from them."""
+"""The parts of the application: tool sources, shared processes, and what new settings replace."""
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
+from onetool.bundles.source import BundleSource
+from onetool.children.shared import SharedPool
 from onetool.config.load import Loaded
+from onetool.config.settings_reader import SettingsReader
 from onetool.core.bus.bus import ToolBus
-from onetool.errors import ConfigError
+from onetool.core.system import System
+from onetool.extensions.environments import make_worker_environment
+from onetool.extensions.packs import Extensions
 from onetool.logging import Log
 from onetool.net import HostRules, Net
+from onetool.oauth.sign_ins import SignIns
 from onetool.paths import resolve_path
+from onetool.proxy.servers import Servers
+from onetool.proxy.upstream import UpstreamServices
 from onetool.results.blobs import Media
 from onetool.results.store import StoredResults
 from onetool.runner.answer import Presenter
-from onetool.runner.cells import CellLimits, CellSource
+from onetool.runner.cells import CellLimits, Cells, CellSource
 from onetool.runner.runner import Runner
+from onetool.runner.shared_cells import CellPools
+from onetool.runner.tool_loader import load_builtin_tools
 from onetool.runs.decisions import is_revoked
 from onetool.state.audit import AuditLog, open_audit_log
 from onetool.state.changes import Changes
 from onetool.state.opening import open_state
 from onetool.state.run_records import DurableRunRecord
 from onetool.state.storage import State
+from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.redact import Redactor
+
+if TYPE_CHECKING:
+    from onetool.extensions.worker import Worker
+    from onetool.proxy.connection import Connection
+
+MakeCells = Callable[..., CellSource]
+
+
+class SharedProcesses:
+    """The processes that several applications of one process share: cells, upstream servers and workers.
+
+    Pass one object to each application: `OneTool(..., shared=shared)`. Applications share what would be started
+    equally: the same program, settings, environment and directory. Create the object on the event loop of the
+    applications, and close it after them.
+    """
+
+    def __init__(self) -> None:
+        self.cells = CellPools()
+        self.connections: SharedPool[Connection] = SharedPool()
+        self.workers: SharedPool[Worker] = SharedPool()
+
+    def describe(self) -> dict[str, int]:
+        """Return the numbers of shared processes and connections."""
+        return {
+            "zygotes": len(self.cells),
+            "cells": self.cells.count,
+            "servers": len(self.connections),
+            "workers": len(self.workers),
+        }
+
+    async def close(self) -> None:
+        """End all shared processes."""
+        await asyncio.gather(self.connections.close(), self.workers.close(), self.cells.close())
+
+
+class Sources(NamedTuple):
+    extensions: Extensions
+    servers: Servers
+    bundles: BundleSource
+
+
+def make_sources(
+    bus: ToolBus,
+    system: System,
+    sign_ins: SignIns,
+    reader: SettingsReader,
+    *,
+    log: Log,
+    environment: Mapping[str, str],
+    shared: SharedProcesses | None,
+) -> Sources:
+    """Add the built-in tools and the sources of other tools to the registry of the bus."""
+    registry = bus.registry
+    bus.registered.add_builtin(load_builtin_tools(bus.threads))
+    extensions = Extensions(
+        lambda: bus.registered.pack_names,
+        bus.call_tool,
+        environment,
+        log.event,
+        reader.still_trusted,
+        shared=None if shared is None else shared.workers,
+        get_jobs=lambda: system.state.jobs,
+    )
+    services = UpstreamServices(
+        registry.mark_disabled,
+        log.event,
+        lambda: system.media,
+        sign_ins,
+        None if shared is None else shared.connections,
+    )
+    servers = Servers(services, registry, make_worker_environment(environment), lambda: system.state)
+    bundles = BundleSource(registry, lambda: system.net, lambda: system.media, sign_ins, lambda: system.state)
+    registry.sources = (bus.registered, extensions, servers, bundles)
+    return Sources(extensions, servers, bundles)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
+    """The state that a reload replaces: settings and what is created from them."""
+
     loaded: Loaded
-    error: ConfigError | None
     cells: CellSource
     runner: Runner
     redact: Redactor
@@ -56,54 +144,87 @@ class Parts:
             yield self.net.close()
 
 
-def make_parts(
-    loaded: Loaded,
-    error: ConfigError | None,
-    old: Parts | None,
-    changes: Changes,
-    bus: ToolBus,
-    *,
-    log: Log,
-    make_cells: Callable[..., CellSource],
-    own_ports: Callable[[], set[int]],
-) -> Parts:
-    """Create what these settings need, reusing what is unchanged.
+class PartsFactory:
+    """Creates the parts for new settings, reusing what is unchanged, and closes those that were replaced.
 
     Tools must not send requests to `own_ports`.
     """
-    settings, directories = loaded.settings, loaded.directories
-    keys = (settings.llm.api_key, *(issuer.client_secret for issuer in settings.auth.issuers))
-    redact = Redactor({*loaded.secret_values, *filter(None, keys)})
-    state = _open_state(loaded, old, changes)
-    results = state.results(settings.output)
-    paths = settings.projects.items()
-    projects = {name: str(resolve_path(path, directories.root, directories.home)) for name, path in paths}
-    if old is not None and old.loaded.settings.execution == settings.execution:
-        cells = old.cells
-    else:
-        limits = CellLimits(**settings.execution.model_dump(include={*CellLimits.__dataclass_fields__}))
-        cells = make_cells(limits, on_stray=lambda text: log.event("cell.output", text=text))
-    if old is not None and old.loaded.settings.http == settings.http:
-        net = old.net
-    else:  # current requests finish with the old rules
-        net = Net(HostRules(settings.http.allowed_hosts, settings.http.allow_private_addresses), own_ports=own_ports)
-    return Parts(
-        loaded=loaded,
-        error=error,
-        cells=cells,
-        runner=Runner(
-            *(bus, cells, settings, Presenter(settings.output, results, redact)),
+
+    def __init__(
+        self,
+        bus: ToolBus,
+        log: Log,
+        changes: Changes,
+        own_ports: Callable[[], set[int]],
+        *,
+        make_cells: MakeCells | None,
+        shared: SharedProcesses | None,
+    ) -> None:
+        self._bus = bus
+        self._log = log
+        self._changes = changes
+        self._own_ports = own_ports
+        self._make_cells = make_cells or Cells
+        if shared is not None:
+            self._make_cells = shared.cells.open
+        self._retiring = BackgroundTasks()
+        self.current: Parts | None = None
+
+    def make(self, loaded: Loaded) -> Parts:
+        old = self.current
+        settings = loaded.settings
+        keys = (settings.llm.api_key, *(issuer.client_secret for issuer in settings.auth.issuers))
+        redact = Redactor({*loaded.secret_values, *filter(None, keys)})
+        state = _open_state(loaded, old, self._changes)
+        results = state.results(settings.output)
+        directories = loaded.directories
+        paths = settings.projects.items()
+        projects = {name: str(resolve_path(path, directories.root, directories.home)) for name, path in paths}
+        cells = self._make_cells_for(loaded, old)
+        presenter = Presenter(settings.output, results, redact)
+        parts = self.current = Parts(
+            loaded=loaded,
+            cells=cells,
+            runner=Runner(self._bus, cells, settings, presenter, projects=projects, saved_snippets=state.snippets),
+            redact=redact,
+            state=state,
+            results=results,
+            media=state.media(settings.output),
+            audit=_open_audit(loaded, state, redact, old),
+            net=self._make_net(loaded, old),
             projects=projects,
-            saved_snippets=state.snippets,
-        ),
-        redact=redact,
-        state=state,
-        results=results,
-        media=state.media(settings.output),
-        audit=_open_audit(loaded, state, redact, old),
-        net=net,
-        projects=projects,
-    )
+        )
+        if old is not None:
+            for work in old.retire(parts):
+                self._retiring.start(work)
+        return parts
+
+    def _make_cells_for(self, loaded: Loaded, old: Parts | None) -> CellSource:
+        execution = loaded.settings.execution
+        if old is not None and old.loaded.settings.execution == execution:
+            return old.cells
+        limits = CellLimits(**execution.model_dump(include={*CellLimits.__dataclass_fields__}))
+        return self._make_cells(limits, on_stray=lambda text: self._log.event("cell.output", text=text))
+
+    def _make_net(self, loaded: Loaded, old: Parts | None) -> Net:
+        http = loaded.settings.http
+        if old is not None and old.loaded.settings.http == http:
+            return old.net
+        # current requests finish with the old rules
+        return Net(HostRules(http.allowed_hosts, http.allow_private_addresses), own_ports=self._own_ports)
+
+    def require(self) -> Parts:
+        """Return the current parts. Raise if there are none yet."""
+        if self.current is None:
+            raise RuntimeError("OneTool is not open: use `async with OneTool(settings) as app:`")
+        return self.current
+
+    async def close(self) -> None:
+        """Close what the parts keep: no run may use them any more."""
+        self._retiring.cancel()
+        parts = self.require()
+        await run_in_thread(parts.audit.close)
+        await run_in_thread(parts.state.close)
 
 
 def _open_state(loaded: Loaded, old: Parts | None, changes: Changes) -> State:

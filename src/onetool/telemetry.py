@@ -58,7 +58,7 @@ class Telemetry:
         self._state = state
 
     def begin_session(
-        self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, *, agent: str, client: str
+        self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, agent: str, client: str
     ) -> None:
         """Record a client session, in which the client would otherwise have loaded the definition of every tool.
 

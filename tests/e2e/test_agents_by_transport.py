@@ -346,12 +346,12 @@ def test_the_tool_list_of_an_agent_applies_over_rest(tmp_path: Path) -> None:
 
 
 def test_resources_and_prompts_of_a_disabled_server_are_rejected(features: App) -> None:
-    features.portal.call(partial(features.onetool.switch, "other", on=False))
+    features.portal.call(partial(features.onetool.registry.switch, "other", on=False))
     try:
         for call in ("ot.resources(server='other')", "ot.prompt(server='other', name='test_simple_prompt')"):
             assert "is disabled\n" in features.failure(call)
     finally:
-        features.portal.call(partial(features.onetool.switch, "other", on=True))
+        features.portal.call(partial(features.onetool.registry.switch, "other", on=True))
 
 
 def test_a_call_without_permission_does_not_start_the_server(tmp_path: Path) -> None:

@@ -31,12 +31,13 @@ from tests.proxy_support import python_server
 from tests.runs_support import answer_in_terminal
 from tests.support import TIMEOUT_SECONDS, App, environment, eventually
 
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
 from onetool.backends.http.definition import HttpImpl
 from onetool.cli.main import command
 from onetool.cli.serve import PORT
 from onetool.clients import client_servers, text_files
 from onetool.config.load import load
+from onetool.config.settings_reader import read_settings
 from onetool.extensions import static_analysis
 from onetool.extensions.installed import GROUP
 from onetool.logging import Log
@@ -148,7 +149,7 @@ class DocumentRunner:
         if PROGRAM.search(block.text):
             self.output = self._run([sys.executable, "-c", block.text])
             return
-        self._app.portal.call(self._app.onetool.reload)
+        self._app.portal.call(self._app.onetool.live_settings.reload)
         answer = self._app.run(self._use_actual(block.text))
         assert not answer.is_error, answer.text
         self.output = answer.text

@@ -27,8 +27,9 @@ from tests.extensions_support import HEADER, write_pack, write_secrets
 from tests.proxy_support import hostile_server
 from tests.support import PROGRAM, configure, environment, run_cli
 
-from onetool.app import OneTool, examine_settings, read_settings
+from onetool.app import OneTool
 from onetool.bundles.bundle_store import BundleStore
+from onetool.config.settings_reader import examine_settings, read_settings
 from onetool.errors import ToolError
 from onetool.state.run_records import DurableRunRecord
 from onetool.state.run_store import RunStore

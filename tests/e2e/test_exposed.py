@@ -513,7 +513,7 @@ def test_a_changed_tool_is_neither_listed_nor_callable(tmp_path: Path) -> None:
         assert "test_simple_text" in list_names(client)
         pins = open_pins(tmp_path / ".onetool")
         pins.update("fixtures", lambda pinned: json.loads(json.dumps(pinned).replace('"A text"', '"Another text"')))
-        server.portal.call(server.onetool.reload)
+        server.portal.call(server.onetool.live_settings.reload)
         assert "test_simple_text" not in list_names(client)
         rejected = client.call("test_simple_text")
         assert rejected.is_error

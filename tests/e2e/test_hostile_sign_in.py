@@ -49,14 +49,14 @@ def app(tmp_path: Path, server: AuthorizationServer) -> Iterator[App]:
 
 def begin(app: App) -> str:
     async def work() -> str:
-        identity = identify(await app.onetool.find_sign_in_target("gh"))
+        identity = identify(await app.onetool.sign_ins.find_target("gh"))
         return (await app.onetool.sign_ins.begin(identity, REDIRECT)).url
 
     return app.portal.call(work)
 
 
 async def find_target(app: App) -> SignInTarget:
-    return await app.onetool.find_sign_in_target("gh")
+    return await app.onetool.sign_ins.find_target("gh")
 
 
 def finish(app: App, url: str) -> Any:

@@ -177,7 +177,7 @@ def test_agents_need_the_permission_network_and_the_tool(app: App, provider: Fak
 def test_servers_of_onetool_cannot_be_the_endpoint(provider: FakeProvider) -> None:
     provider.prepare("Fine.")
     with open_app(provider.settings()) as app:
-        app.onetool.listening_ports.add(provider.port)
+        app.onetool.own_ports.listening.add(provider.port)
         assert fail(app).fields["reason"] == "address_not_allowed"
     assert provider.requests == []
 

@@ -231,7 +231,7 @@ def test_a_list_of_packs_has_no_disabled_pack(client: Connection, home: Path) ->
 
 def test_a_pack_that_a_person_disabled_is_not_listed(tmp_path: Path) -> None:
     with open_app_in(tmp_path) as app:
-        app.portal.call(partial(app.onetool.switch, "machine", on=False))
+        app.portal.call(partial(app.onetool.registry.switch, "machine", on=False))
         assert "machine" not in app.failure("nowhere.x()").partition("Packs: ")[2]
 
 
@@ -260,7 +260,8 @@ SPAWNED = """
 import functools, json, sys
 from pathlib import Path
 import anyio
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
+from onetool.config.settings_reader import read_settings
 from onetool.runner.cells import Cells
 from onetool.runner.launch import SpawnLauncher
 

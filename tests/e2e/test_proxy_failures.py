@@ -32,7 +32,9 @@ from tests.support import (
     run_cli,
 )
 
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
+from onetool.config.settings_reader import read_settings
+from onetool.core.context import Caller
 from onetool.logging import Log
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.state.documents import DocumentFile, Documents
@@ -279,7 +281,7 @@ def test_server_progress_is_relayed_and_cancelling_the_run_cancels_the_call(tmp_
     output = RunOutput()
     with open_app({"servers": {"s": hostile_server("waits", tmp_path)}}) as app:
         app.value(f"s.{ECHO}")
-        run = app.portal.start_task_soon(partial(app.onetool.run, "s.wait()", output=output))
+        run = app.portal.start_task_soon(app.onetool.runs.run, "s.wait()", Caller(), output)
         assert eventually(lambda: output.doing == "s: one of three")
         run.cancel()
         assert eventually((tmp_path / "cancelled").exists)

@@ -17,10 +17,11 @@ from anyio.from_thread import start_blocking_portal
 from tests.support import PROGRAM, TIMEOUT_SECONDS, App, configure, environment
 
 from onetool import tool
-from onetool.app import OneTool, examine_settings, read_settings
+from onetool.app import OneTool
 from onetool.cli import remote, tools as tools_command
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput
 from onetool.cli.terminal import CLEAR_LINE
+from onetool.config.settings_reader import examine_settings, read_settings
 from onetool.logging import Log
 
 SETTINGS = """

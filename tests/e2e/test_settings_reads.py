@@ -101,12 +101,12 @@ def test_an_edit_reads_each_settings_file_at_most_twice_and_reloads_once(home: E
     with counting_reads(home.home / ".onetool") as reads:
         wait_for_polls(reads)
         reads.clear()
-        configured = home.onetool.times_configured
+        configured = home.onetool.live_settings.times_applied
         method, path, body = EDITS[edit]
         answer = home.send(method, path, body)
         assert answer.status_code in {200, 201}, answer.text
         wait_for_polls(reads)
-        assert home.onetool.times_configured - configured == 1
+        assert home.onetool.live_settings.times_applied - configured == 1
         assert max(select_settings(reads).values()) <= MAX_READS, reads
 
 
@@ -118,14 +118,14 @@ def test_an_edit_of_settings_in_a_store_reads_them_once_and_reloads_once(tmp_pat
             other.start()
             assert other.wait(5)
             known = changes.number("settings")
-            configured = served.onetool.times_configured
+            configured = served.onetool.live_settings.times_applied
             loaded = served.onetool.changes.number("settings")
             answer = served.send("PATCH", "/api/agents/reviewer", {"settings": {"permissions": ["read", "network"]}})
             assert answer.status_code == 200, answer.text
             assert eventually(lambda: changes.number("settings") == known + 1)
             other.disabled_tools.set("a.b", on=False)  # the server polls the settings with it
             assert eventually(lambda: "a.b" in served.onetool.state.disabled_tools.off())
-            assert served.onetool.times_configured - configured == 1
+            assert served.onetool.live_settings.times_applied - configured == 1
             # Once when it is stored, and once when it is in effect.
             assert served.onetool.changes.number("settings") == loaded + 2
             assert changes.number("settings") == known + 1
@@ -142,12 +142,12 @@ def test_an_edit_of_a_project_reads_each_settings_file_at_most_twice(tmp_path: P
     with serve_home(home, OT_CWD=str(project)) as served, counting_reads(home) as reads:
         assert eventually(lambda: reads[".onetool/run/reload.json"] >= POLLS)
         reads.clear()
-        configured = served.onetool.times_configured
+        configured = served.onetool.live_settings.times_applied
         for number, name in enumerate(("local", "ops", "reviewer"), 1):
             answer = served.send("PATCH", f"/api/agents/{name}", {"settings": {"permissions": []}})
             assert answer.status_code == 200, answer.text
             assert eventually(lambda: reads[".onetool/run/reload.json"] >= POLLS)
-            assert served.onetool.times_configured - configured == number
+            assert served.onetool.live_settings.times_applied - configured == number
             settings = {path: count for path, count in reads.items() if path.endswith(".yaml")}
             assert max(settings.values()) <= MAX_READS, settings
             reads.clear()
@@ -162,12 +162,12 @@ def test_an_edit_by_a_command_reloads_a_running_server_once(home: EditedHome) ->
     with counting_reads(home.home / ".onetool") as reads:
         wait_for_polls(reads)
         reads.clear()
-        configured = home.onetool.times_configured
+        configured = home.onetool.live_settings.times_applied
         done = run_cli(home.home, "agents", "set", "night", "permissions=[read]")
         assert done.returncode == 0, done.stderr
         assert eventually(lambda: "night" in home.onetool.settings.agents)
         wait_for_polls(reads)
-        assert home.onetool.times_configured - configured == 1
+        assert home.onetool.live_settings.times_applied - configured == 1
         assert max(select_settings(reads).values()) <= MAX_READS, reads
 
 

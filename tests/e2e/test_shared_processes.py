@@ -23,16 +23,18 @@ from tests.support import App, ProcessWatch, advance_time, configure, eventually
 from tests.workers_support import is_alive, write_pack
 
 from onetool import tool
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
 from onetool.config.model import Settings, needs_own_application
+from onetool.config.settings_reader import read_settings
+from onetool.core.context import Caller
 from onetool.core.tool import Result
 from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.logging import Log
+from onetool.parts import SharedProcesses
 from onetool.proxy import session
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runner.shared_cells import UNUSED_SECONDS
-from onetool.shared_processes import SharedProcesses
 
 NEIGHBOR = {"command": sys.executable, "args": [str(HOSTILE.with_name("neighbor.py"))], "timeout": 20}
 
@@ -87,7 +89,7 @@ class Application(App):
         return self.call(name, args).unwrap()
 
     def begin(self, name: str, relay: Relay | None = None, output: RunOutput | None = None, **args: Any) -> "Call":
-        context = self.onetool.context(output=output)
+        context = self.onetool.runs.open_context(Caller(), output)
         if relay is not None:
             context = replace(context, metadata={RELAY_KEY: relay})
         return self.portal.start_task_soon(self.onetool.bus.call_tool, name, args, context)
@@ -273,7 +275,7 @@ def test_a_reload_of_one_application_leaves_the_calls_of_the_other(shared: Share
     one, two = shared.open("one"), shared.open("two")
     pid, kept = one.value_of("s.facts")["pid"], two.wait("second")
     configure(shared.home, json.dumps({"servers": {"s": {**NEIGHBOR, "timeout": 10}}}))
-    one.portal.call(one.onetool.reload)
+    one.portal.call(one.onetool.live_settings.reload)
     assert one.value_of("s.facts")["pid"] != pid
     two.value_of("s.finish", text="second")
     assert kept.result().unwrap() == "second"
@@ -565,7 +567,7 @@ def test_a_reload_with_other_limits_lets_current_runs_finish(shared: Shared) -> 
     running = one.start("import time; time.sleep(0.5); 'finished'")
     assert eventually(lambda: shared.count()["cells"] >= 2)
     configure(shared.home, json.dumps({"execution": {"memory_mb": 300}}))
-    shared.portal.call(one.onetool.reload)
+    shared.portal.call(one.onetool.live_settings.reload)
     assert one.value("1 + 1") == "2"
     assert running.result().text == "finished"
     assert shared.count()["zygotes"] == 2

@@ -41,7 +41,7 @@ def make_settings(server: AuthorizationServer, **options: Any) -> dict[str, Any]
 
 
 def get_source(app: App) -> TokenSource:
-    target = app.portal.call(app.onetool.find_sign_in_target, "gh")
+    target = app.portal.call(app.onetool.sign_ins.find_target, "gh")
     return app.onetool.sign_ins.get_source(identify(target))
 
 

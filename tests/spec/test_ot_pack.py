@@ -19,11 +19,13 @@ from ruamel.yaml import YAML
 from tests.support import App, configure, eventually, open_app
 
 from onetool import tool
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
+from onetool.config.settings_reader import read_settings
 from onetool.core.bus.adapt import function_tool
 from onetool.logging import Log
 from onetool.stats.record import CallRecord
 from onetool.tools.help_text import DOC_SLUGS
+from onetool.transports.mcp.mcp_server import record_session
 from onetool.util.version import __version__
 
 
@@ -1023,7 +1025,7 @@ def test_stats_without_calls_are_zeros(fresh: App) -> None:
 @pytest.mark.spec("ot-pack.stats.get-all-time-stats")
 def test_savings_follow_the_formula() -> None:
     with open_app({"stats": {"round_trip_ms": 1500}}, (brave_search, sample_text)) as app:
-        app.portal.call(app.onetool.begin_session, 25)
+        app.portal.call(record_session, app.onetool, 25)
         long, short = app.data("[sample.text(50), brave.search('ü', 3)]")
         answer = app.value("a = sample.text(50)\nb = brave.search('ü', 3)\nc = brave.search('ü', 3)\nlen(a)")
         app.value("sample.text(50)")
@@ -1038,14 +1040,14 @@ def test_savings_follow_the_formula() -> None:
 @pytest.mark.spec("ot-pack.stats.get-all-time-stats")
 def test_definitions_count_once_per_session(fresh: App) -> None:
     for _ in range(3):
-        fresh.portal.call(fresh.onetool.begin_session, 25)
+        fresh.portal.call(record_session, fresh.onetool, 25)
     savings = fresh.data("ot.stats()")["savings"]
     assert (savings["sessions"], savings["own_tokens"]) == (1, 25)
 
 
 @pytest.mark.spec("ot-pack.stats.filter-by-tool")
 def test_stats_can_be_filtered_by_tool(fresh: App) -> None:
-    fresh.portal.call(fresh.onetool.begin_session, 25)
+    fresh.portal.call(record_session, fresh.onetool, 25)
     fresh.value("sample.text(50)\nws('x')\nws('y')\n1")
     fresh.value("machine.now()")
     whole, of_one = fresh.data("[ot.stats(), ot.stats(tool='brave.search')]")
@@ -1059,7 +1061,7 @@ def test_stats_can_be_filtered_by_tool(fresh: App) -> None:
 @pytest.mark.slow
 @pytest.mark.spec("ot-pack.stats.filter-by-tool")
 def test_the_shares_of_all_tools_add_up_to_the_total(fresh: App) -> None:
-    fresh.portal.call(fresh.onetool.begin_session, 25)
+    fresh.portal.call(record_session, fresh.onetool, 25)
     fresh.value("sample.text(50)\nws('x')\nws('y')\nbrave.web_fetch('z' * 99)\n1")
     whole = fresh.data("ot.stats()")
     names = [name for name in fresh.onetool.bus.list_tools() if not name.startswith("ot.")]

@@ -12,7 +12,7 @@ from tests.extensions_support import configure, open_app_in, write_pack
 from tests.support import App, open_app
 
 from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
-from onetool.app import read_settings
+from onetool.config.settings_reader import read_settings
 from onetool.core.context import permissions
 from onetool.errors import BudgetExceeded, ConfigError, PermissionDenied, describe
 
@@ -509,7 +509,7 @@ def test_a_reload_keeps_the_spent_budget(tmp_path: Path) -> None:
         assert not app.call("bare").ok
         configure(tmp_path / ".onetool", text.replace("3", "6"))
         assert not app.call("ot.reload").ok  # this call counts too
-        app.portal.call(app.onetool.reload)
+        app.portal.call(app.onetool.live_settings.reload)
         assert [app.call("bare").ok for _ in range(4)] == [True, True, True, False]
 
 

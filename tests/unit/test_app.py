@@ -11,8 +11,9 @@ from anyio.from_thread import start_blocking_portal
 from tests.support import App, eventually, open_app
 
 from onetool import tool
-from onetool.app import OneTool, examine_settings, read_settings
+from onetool.app import OneTool
 from onetool.backends.threads import MAX_DEPTH
+from onetool.config.settings_reader import examine_settings, read_settings
 from onetool.config.trust import trust
 from onetool.errors import ConfigError, ToolError
 from onetool.logging import Log
@@ -49,10 +50,10 @@ def test_concurrent_reloads_of_the_same_files_are_one(tmp_path: Path) -> None:
     onetool = OneTool(read=read, examine=partial(examine_settings, {}, tmp_path, None, tmp_path), log=Log())
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(onetool):
         app = App(portal, onetool)
-        before = onetool.times_configured
+        before = onetool.live_settings.times_applied
         for answer in [app.start("ot.reload()") for _ in range(20)]:
             assert answer.result().text == "OK: Configuration reloaded"
-        assert onetool.times_configured == before + 1
+        assert onetool.live_settings.times_applied == before + 1
         for name in ("u", "v"):  # changed files count at once
             write_settings(tmp_path, f"aliases: {{{name}: machine.now}}")
             app.value("ot.reload()")
@@ -66,7 +67,7 @@ def test_health_is_computed_once_a_second_and_again_after_a_reload(tmp_path: Pat
         reports = [portal.start_task_soon(onetool.health) for _ in range(50)]
         assert [report.result() is first for report in reports] == [True] * 50
         write_settings(tmp_path, "log_level: DEBUG")
-        portal.call(onetool.reload)
+        portal.call(onetool.live_settings.reload)
         assert portal.call(onetool.health) is not first
 
 
@@ -129,7 +130,7 @@ def test_an_unknown_agent_is_rejected_with_the_known_names() -> None:
 
 def test_an_unopened_app_is_an_error_with_a_hint() -> None:
     with pytest.raises(RuntimeError, match="async with OneTool"):
-        OneTool().warm_up()
+        OneTool().context()
 
 
 def test_a_context_has_the_permissions_of_its_agent() -> None:
@@ -185,7 +186,7 @@ def test_a_cell_that_a_call_started_does_not_count_its_calls_as_nested() -> None
     @tool("cells.replace")
     async def replace() -> None:
         """Start the next cell during this call."""
-        cells = app.onetool._require_parts().cells
+        cells = app.onetool.cells
         assert isinstance(cells, Cells)
         for cell in list(cells._idle):
             cells._idle.remove(cell)

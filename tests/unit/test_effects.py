@@ -360,7 +360,7 @@ def test_settings_win_and_follow_a_reload(tmp_path: Path) -> None:
                 ({}, declared),
             ):
                 current["tools"] = tools
-                await app.reload()
+                await app.live_settings.reload()
                 assert [describe_effects(app.registry.find(name)) for name in names] == expected
                 assert get_labels(app.registry.find("gh.list")) == (set() if tools else ALL)
 

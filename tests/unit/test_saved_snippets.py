@@ -10,7 +10,7 @@ from onetool.config.model import Snippet
 from onetool.errors import ToolError
 from onetool.snippets import expand_call
 from onetool.snippets.parameters import make_template
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets, merge_snippets
+from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("hub.issues", {"repo": "me/app", "limit": 5, "state": "open"}),
@@ -61,11 +61,11 @@ def test_agents_see_their_own_and_accepted_snippets_behind_configured_ones(tmp_p
     assert not saved.accept(replace(good, body="2"), "Ada")  # it was saved again while she read it
     assert saved.accept(good, "Ada")
     configured = {"fixed": Snippet(description="configured", body="2")}
-    found = merge_snippets(configured, SavedSnippets.open_file(tmp_path), "a")
+    found = SavedSnippets.open_file(tmp_path).merge(configured, "a")
     assert {name: snippet.description for name, snippet in found.items()} == {
         "mine": "a",
         "good": "b",
         "fixed": "configured",
     }
     saved.put(SavedSnippet("b", "good", "b", "3"))  # a changed snippet must be accepted again
-    assert "good" not in merge_snippets(configured, saved, "a")
+    assert "good" not in saved.merge(configured, "a")

@@ -11,7 +11,6 @@ import yaml
 from tests.extensions_support import configure, open_app_in
 from tests.support import PROGRAM, environment, run_cli
 
-from onetool.app import read_settings
 from onetool.config.model import (
     Agent,
     Budgets,
@@ -34,6 +33,7 @@ from onetool.config.scaffold import (
     write_extension,
     write_settings_directory,
 )
+from onetool.config.settings_reader import read_settings
 from onetool.config.trust import is_trusted, trust
 from onetool.errors import ToolError
 from onetool.extensions import static_analysis

@@ -228,7 +228,7 @@ class Replica:
         self.reader = SettingsReader(
             partial(read_files, home), partial(examine_settings, {}, home, None, home), environment={}
         )
-        self.loaded, _ = self.reader.read_first()
+        self.loaded = self.reader.read_first()
         self.denied_at_first = [agent.tools for agent in self.loaded.settings.agents.values()]
         if state is not None:
             self.reader.join(state.settings, url)

@@ -40,7 +40,7 @@ async def _list_bundles(app: OneTool) -> list[tuple[str, SecretUser]]:
 
 
 def _list_settings(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
-    for name, places in app.loaded.references.items():
+    for name, places in app.live_settings.loaded.references.items():
         yield from ((name, _describe_setting(place)) for place in places)
 
 

@@ -145,7 +145,7 @@ def _check_grant(app: OneTool, person: Person, draft: TokenDraft) -> None:
 
 
 def _check_files(app: OneTool) -> None:
-    if not app.state.tokens.can_change(has_settings_files=app.reader.has_files):
+    if not app.state.tokens.can_change(has_settings_files=app.live_settings.reader.has_files):
         raise AdminError("forbidden", "the program that embeds OneTool sets the tokens: they cannot be changed here")
 
 
@@ -154,11 +154,11 @@ def _check_files(app: OneTool) -> None:
 
 async def _change(app: OneTool, change: Callable[[], T]) -> T:
     """Make a change and apply the settings, so that it takes effect at once."""
-    async with app.editing_settings:
+    async with app.live_settings.editing:
         with raising("invalid"):
             done = await run_in_thread(change)
         with suppress(ToolError):  # other settings are invalid: the health check reports that
-            await app.apply_settings()
+            await app.live_settings.apply()
     app.changes.report(CHANGE)
     return done
 

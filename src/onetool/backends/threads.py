@@ -9,7 +9,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,34 @@ class _Thread:
             return await call()
         finally:
             self._calls.discard(task)
+
+
+class LoopThread:
+    """The event loop of an application in a thread of its own, for programs without an event loop."""
+
+    def __init__(self) -> None:
+        self._stack: ExitStack | None = None
+
+    def open(self, application: AbstractAsyncContextManager[Any]) -> "BlockingPortal":
+        """Start the event loop and open the application on it."""
+        from anyio.from_thread import start_blocking_portal
+
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal("asyncio", name="onetool"))
+            stack.enter_context(portal.wrap_async_context_manager(application))
+            self._stack = stack.pop_all()
+        return portal
+
+    def require(self) -> None:
+        """Raise if the application was not opened here."""
+        if self._stack is None:
+            raise ToolError("cannot use run_sync: OneTool was not opened for it", hint="write `with OneTool() as app:`")
+
+    def close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """Close the application, then end the event loop."""
+        assert self._stack is not None
+        self._stack.__exit__(kind, error, None if error is None else error.__traceback__)
+        self._stack = None
 
 
 def wait_for(call: Call) -> Any:

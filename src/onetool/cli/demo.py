@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from onetool import paths
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
 from onetool.bundles import importer
 from onetool.cli.options import add_json
 from onetool.cli.signals import SignalHandler
 from onetool.cli.terminal import Progress, bold, dim, green, yellow
 from onetool.config import scaffold
+from onetool.config.settings_reader import read_settings
+from onetool.core.context import Caller
 from onetool.core.render import render
 from onetool.errors import ToolError
 from onetool.runner.answer import Answer
@@ -200,7 +202,7 @@ async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
         run_output.channel.listener = progress.on_event
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                answer = await app.run(code, output=run_output)
+                answer = await app.runs.run(code, Caller(), run_output)
         except TimeoutError:
             answer = Answer((f"no response within {TIMEOUT_SECONDS} s",), is_error=True)
     ms = round((time.perf_counter() - started) * 1000)
@@ -214,10 +216,10 @@ async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
 async def _summarize_savings(app: OneTool) -> "StatsSummary":
     """Return the statistics of these runs, within a session so that tool definitions are counted too."""
     from onetool.stats.summary import summarize
-    from onetool.transports.mcp.mcp_server import OneToolServer
+    from onetool.transports.mcp.mcp_server import OneToolServer, record_session
 
     with closing(OneToolServer(app)) as server:
-        await app.begin_session(server.own_tokens)
+        await record_session(app, server.own_tokens)
     await asyncio.to_thread(app.state.recorder.flush)
     trip = app.settings.stats.round_trip_ms
     return await asyncio.to_thread(partial(summarize, app.state.recorder.database, round_trip_ms=trip))

@@ -21,12 +21,13 @@ async def show_result(
     to_text: Callable[[Any], str],
 ) -> int:
     """Call the tool, print its result as text, and print the notices of the call to standard error."""
+    from onetool.core.context import Caller
     from onetool.runner.run_output import RunOutput
 
     check_settings(app, output)
     run_output = RunOutput()
     with output.progress(progress):
-        found = (await app.bus.call_tool(tool, arguments, app.context(output=run_output))).unwrap()
+        found = (await app.bus.call_tool(tool, arguments, app.runs.open_context(Caller(), run_output))).unwrap()
     output.write(app.redact(to_text(found)) + "\n")
     output.notify(run_output.notices)
     return 0

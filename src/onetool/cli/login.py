@@ -35,7 +35,7 @@ def main(options: Namespace) -> int:
 
         if options.agent not in app.settings.agents:
             raise ToolError(f"unknown agent {options.agent!r}: expected {', '.join(sorted(app.settings.agents))}")
-        identity = identify(await app.find_sign_in_target(options.name), options.account, options.agent)
+        identity = identify(await app.sign_ins.find_target(options.name), options.account, options.agent)
         if identity.target.is_machine:
             with Progress(f"signing in to {identity.label}"):
                 await app.sign_ins.get_source(identity).get()

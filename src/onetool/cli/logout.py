@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> int:
     async def work(app: "OneTool") -> int:
-        target = await app.find_sign_in_target(options.name)
+        target = await app.sign_ins.find_target(options.name)
         if options.account and options.account not in target.accounts:
             raise ToolError(describe_unknown_account(target.name, options.account, target.accounts))
         wanted = [

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.app import OneTool, read_settings
+from onetool.app import OneTool
 from onetool.cli.app_runner import check_settings
 from onetool.cli.examples import explain_effects, run_examples
 from onetool.cli.options import find_command_directories
@@ -20,8 +20,9 @@ from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import Progress
 from onetool.cli.trust import require_trust
 from onetool.config.load import Loaded
+from onetool.config.settings_reader import read_settings
 from onetool.config.trust import check_trust
-from onetool.core.context import Permission
+from onetool.core.context import Caller, Permission
 from onetool.core.registry import python_name
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
@@ -161,7 +162,7 @@ async def _start_worker(app: OneTool, tools: list[Tool], output: RunOutput) -> P
     backend = tools[0].backend
     assert isinstance(backend, WorkerBackend)
     try:
-        await backend.warm_up(app.context(output=output))
+        await backend.warm_up(app.runs.open_context(Caller(), output))
     except ToolError as error:
         return app.extensions.failures.get(tools[0].pack) or Problem.of(error)
     return None
@@ -178,7 +179,7 @@ async def _run_tests(
     if not effects and (reason := explain_effects(needed)):
         return [CheckOutcome(f"{TESTS_DIRECTORY}/", SKIPPED, detail=reason)]
     try:
-        tests = await app.extensions.run_tests(extension.pack, app.context(output=output))
+        tests = await app.extensions.run_tests(extension.pack, app.runs.open_context(Caller(), output))
     except Exception as error:  # noqa: BLE001 - the worker passes on whatever pytest raises
         return [CheckOutcome(f"{TESTS_DIRECTORY}/", FAILED, detail=f"cannot run pytest: {error}")]
     return [CheckOutcome(**test) for test in tests]

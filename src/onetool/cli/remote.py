@@ -57,7 +57,7 @@ async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_
         options.code = stdin_text if options.code == "-" else options.code
         if options.code is None or options.file is not None or not _is_utf8(options.code):
             raise NotRemote
-    if not await app.has_current_settings():
+    if not await app.live_settings.is_current():
         raise NotRemote
     try:
         status: int = await module.execute(app, options, output)

@@ -193,14 +193,11 @@ def _write_test(journal: RunJournal, run_id: str) -> str:
     from onetool.cli.run_as_test import write_test
     from onetool.runner.fence_processor import strip
     from onetool.runs.views import find_run
-    from onetool.snippets.saved_snippets import merge_snippets
 
     run = find_run(journal.store, run_id)
     code = strip(run.code) if run.kind == "run" else run.code
     if snippets.is_snippet(code):
-        code = snippets.expand(
-            code, merge_snippets(journal.loaded.settings.snippets, journal.state.snippets, run.agent)
-        )
+        code = snippets.expand(code, journal.state.snippets.merge(journal.loaded.settings.snippets, run.agent))
     return write_test(run, journal.store.list_calls(run.id), journal.redact.redact_data, code)
 
 

@@ -50,7 +50,7 @@ async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool,
     if found is None:
         hint = "for a bundle or a tool of one: onetool bundles enable|disable NAME"
         raise ToolNotFound(f"no tool or pack is named {quote(name)}{suggest(name, {**tools, **packs})}", hint=hint)
-    await app.switch(found, on=on)
+    await app.registry.switch(found, on=on)
     app.state.disabled_tools.mark([found], on=on)
     kind = "tool" if wanted in tools else "pack"
     done = "enabled" if on else "disabled"

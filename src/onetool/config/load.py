@@ -133,6 +133,7 @@ class Loaded:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)  # of the client
     agents: JsonMapping = field(default_factory=dict)  # as written, with references instead of their values
     references: Mapping[str, Sequence[Loc]] = field(default_factory=dict)  # to secrets and variables, by name
+    error: ConfigError | None = None  # why these are the defaults; only help runs until it is fixed
 
     @property
     def secret_values(self) -> frozenset[str]:

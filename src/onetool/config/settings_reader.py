@@ -54,9 +54,10 @@ def validate_settings(values: JsonMapping) -> Settings:
         raise ConfigError(f"invalid settings: {'; '.join(problems)}{more}") from None
 
 
-def wrap_settings(settings: Settings, directory: Path) -> Loaded:
-    """Return settings that a program passed in, without reading files."""
-    return Loaded(settings, {}, (), (), Directories(working_dir=Path.cwd(), user=directory))
+def wrap_settings(settings: Settings, directory: Path | None = None) -> Loaded:
+    """Return settings that a program passed in, without reading files. `directory` is the data directory."""
+    user = Path.home() / FOLDER if directory is None else directory
+    return Loaded(settings, {}, (), (), Directories(working_dir=Path.cwd(), user=user))
 
 
 def apply_stored(loaded: Loaded, stored: StoredSettings, files: SettingsContents | None = None) -> Examined:
@@ -140,21 +141,21 @@ class SettingsReader:
                 raise
             return self._examine()
 
-    def read_first(self) -> tuple[Loaded, ConfigError | None]:
+    def read_first(self) -> Loaded:
         """Return the settings; if they are invalid, the defaults with the same directories, and the error."""
         try:
             examined = self.read()
             loaded = examined.require()
         except ConfigError as error:
-            return self._use_defaults(), error
+            return replace(self._use_defaults(), error=error)
         self._at_start = loaded.snapshot or {}
-        return loaded, None
+        return loaded
 
     def _use_defaults(self) -> Loaded:
         loaded = None if self._examine is None else self._examine().loaded
         if loaded is None or loaded.directories.config_file is not None:
             # A mistyped --config names no directory to write to.
-            loaded = wrap_settings(Settings(), Path.home() / FOLDER)
+            loaded = wrap_settings(Settings())
             return replace(loaded, stamp=stamp_files(loaded.directories))
         return Loaded(Settings(), {}, (), (), loaded.directories, loaded.stamp)
 

@@ -139,10 +139,15 @@ class Bus(Protocol):
     async def resolve(self, name: str, /) -> Any: ...
 
 
+class ClientSignIns(Protocol):
+    async def ask_client(self, error: SignInRequired, context: "ToolContext", /) -> bool: ...
+
+
 class Application(Protocol):
     """The running application: see `onetool.core.system`."""
 
-    async def sign_in_at_client(self, error: SignInRequired, context: "ToolContext", /) -> bool: ...
+    @property
+    def sign_ins(self) -> ClientSignIns: ...
 
 
 @dataclass(frozen=True, slots=True)

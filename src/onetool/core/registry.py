@@ -5,14 +5,18 @@ whose Python name is equal (`get-sum` is `get_sum` in Python). `peek`, `is_pack`
 never block; everything else may read the disk and belongs in threads.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.context import Permission, ToolContext, effects, permissions
 from onetool.core.tool import Tool
@@ -227,6 +231,22 @@ class Registry:
         """Update the set of tools; `words` are the packs that are needed, None for all."""
         for source in self.sources:  # in order: a later source may reject a pack of an earlier one
             await source.refresh(words)
+        self.apply_switches()
+
+    def configure(self, loaded: "Loaded", switches: "DisabledTools") -> None:
+        """Apply new settings to all sources. `switches` are the tools and packs that people disabled."""
+        self.aliases = loaded.settings.aliases
+        self.switches = switches
+        for source in self.sources:
+            source.configure(loaded)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(source.close() for source in self.sources))
+
+    async def switch(self, name: str, *, on: bool) -> None:
+        """Enable or disable a tool or pack permanently."""
+        assert self.switches is not None
+        await run_in_thread(partial(self.switches.set, name, on=on))
         self.apply_switches()
 
     async def load_pack_names(self) -> None:

@@ -9,22 +9,20 @@ from onetool.errors import ToolError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from onetool.config.live_settings import LiveSettings
     from onetool.config.model import Settings
-    from onetool.core.context import ToolContext
+    from onetool.core.context import ClientSignIns, ToolContext
     from onetool.core.registry import Registry
-    from onetool.errors import SignInRequired
     from onetool.llm import LanguageModel
     from onetool.net import Net
     from onetool.paths import Directories
     from onetool.results.blobs import Media
     from onetool.results.store import StoredResults
-    from onetool.search import SearchHit
+    from onetool.search.search_documents import CatalogSearch
     from onetool.snippets.saved_snippets import SavedSnippet
     from onetool.state.run_records import DurableRunRecord
     from onetool.state.storage import State
-    from onetool.stats.summary import StatsSummary
     from onetool.util.problem import Problem
-    from onetool.util.shared_flight import SharedFlight
     from onetool_child.json_types import JsonObject
 
 
@@ -63,8 +61,6 @@ class System(Protocol):
     @property
     def state(self) -> State: ...
     @property
-    def summaries(self) -> SharedFlight[StatsSummary]: ...
-    @property
     def results(self) -> StoredResults: ...
     @property
     def media(self) -> Media: ...
@@ -77,12 +73,15 @@ class System(Protocol):
     @property
     def runs(self) -> RunService: ...
     @property
+    def catalog(self) -> CatalogSearch: ...
+    @property
+    def live_settings(self) -> LiveSettings: ...
+    @property
+    def sign_ins(self) -> ClientSignIns: ...
+    @property
     def problems(self) -> tuple[Problem, ...]: ...
     async def discover(self, words: Collection[str] | None = None) -> None: ...
-    async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]: ...
     async def health(self) -> JsonObject: ...
-    async def reload(self) -> str: ...
-    async def sign_in_at_client(self, error: SignInRequired, context: ToolContext) -> bool: ...
 
 
 def get_system(context: ToolContext) -> System:

@@ -168,4 +168,4 @@ class Applications:
 
     async def reload(self) -> None:
         """Read the settings of all applications again."""
-        await asyncio.gather(*(each.app.apply_settings() for each in self._open), return_exceptions=True)
+        await asyncio.gather(*(each.app.live_settings.apply() for each in self._open), return_exceptions=True)

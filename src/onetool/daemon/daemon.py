@@ -28,8 +28,8 @@ from onetool.daemon.http import DaemonHttp
 from onetool.daemon_client import BACKLOG, CONFIRMATION, DISCONNECTED, LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
+from onetool.parts import SharedProcesses
 from onetool.paths import FOLDER
-from onetool.shared_processes import SharedProcesses
 from onetool.transports.logging_bridge import CurrentLog
 from onetool.transports.mcp.client_identity import LocalClient, current_client
 from onetool.transports.mcp.mcp_server import forward_sdk_logging, serve_connection
@@ -191,8 +191,8 @@ class DaemonServer:
                 self._http.start(client.request.environment)
             client.request.environment.clear()  # the application has what it needs
             try:
-                if app.config_error is None and not await app.has_current_settings():
-                    await app.apply_settings(unasked=True)
+                if app.config_error is None and not await app.live_settings.is_current():
+                    await app.live_settings.apply(unasked=True)
             except ToolError as error:  # the client reports it
                 raise NotServed(str(error)) from None
             await send_reply(connection, {"ok": True})

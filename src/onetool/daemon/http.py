@@ -11,7 +11,7 @@ from onetool.daemon.applications import Applications
 from onetool.daemon.environment import ClientEnvironment
 from onetool.errors import ToolError
 from onetool.logging import Log
-from onetool.shared_processes import SharedProcesses
+from onetool.parts import SharedProcesses
 
 if TYPE_CHECKING:
     from onetool.transports.http.http_server import HttpServer

@@ -12,14 +12,15 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.config.model import OAuth, Server
-from onetool.errors import ConfigError, ToolError
+from onetool.core.context import ToolContext
+from onetool.errors import ConfigError, SignInRequired, ToolError
 from onetool.net import ANY_HOST, Net
 from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.guarded_http import GuardedHttp
 from onetool.oauth.pending import PendingSignIn, PendingSignIns, check_answer
 from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.util.background_tasks import BackgroundTasks
-from onetool.util.text import describe_unknown_account
+from onetool.util.text import describe_unknown_account, quote
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
@@ -37,7 +38,12 @@ NO_CREDENTIAL = Credential("", "", "")
 
 
 class SignIns:
-    """The sign-ins. `own_ports` are the ports of OneTool's own servers, which requests must not reach."""
+    """The sign-ins. `own_ports` are the ports of OneTool's own servers, which requests must not reach.
+
+    `find_bundle_target` returns what to sign in to for the tools of a bundle, or None. It may block on disk access.
+    """
+
+    find_bundle_target: Callable[[str], SignInTarget | None]
 
     def __init__(self, own_ports: Callable[[], set[int]]) -> None:
         self._net = Net(ANY_HOST, own_ports=own_ports)
@@ -50,6 +56,7 @@ class SignIns:
         """Apply new settings."""
         self._store = credentials
         self._allow_private_addresses = loaded.settings.http.allow_private_addresses
+        self._servers = loaded.settings.servers
         url = loaded.settings.auth.public_url
         self.public_url = url.rstrip("/") if url else None
         self._sources.clear()
@@ -90,11 +97,40 @@ class SignIns:
 
     # --- sign-ins of people -------------------------------------------------------------------------------------------
 
+    async def find_target(self, name: str) -> SignInTarget:
+        """Return the server or API with this name. Raise if it cannot be signed in to."""
+        if name in self._servers:
+            target = make_server_target(name, self._servers[name])
+            if target is None:
+                reason = f"{name} cannot be signed in to: it runs on stdio or has its own header Authorization"
+                raise ToolError(reason, hint=f"set its credentials in servers.{name} in onetool.yaml")
+            return target
+        target = await run_in_thread(self.find_bundle_target, name)
+        if target is None:
+            configured = ", ".join(self._servers) or "none"
+            raise ToolError(
+                f"no server or bundle with OAuth named {quote(name)}", hint=f"configured servers: {configured}"
+            )
+        return target
+
     async def discover(self, target: SignInTarget, on_step: "OnStep" = lambda _: None) -> "Discovered":
         await run_in_thread(importlib.import_module, HEAVY_MODULE)
         from onetool.oauth.discovery import Discovery
 
         return await Discovery(self._http(target), target, on_step).discover()
+
+    async def ask_client(self, error: SignInRequired, context: ToolContext) -> bool:
+        """Ask the person at the client to sign in, if the client is on this machine. Return whether that was done."""
+        from onetool.oauth.client_sign_in import sign_in_at_client
+
+        if context.token_id or self.public_url:
+            return False
+        try:
+            target = await self.find_target(str(error.fields.get("server", "")))
+            identity = identify(target, str(error.fields.get("account", "")), context.agent_id)
+        except ToolError:
+            return False
+        return await sign_in_at_client(self, identity, context)
 
     async def begin(self, identity: Identity, redirect_uri: str) -> PendingSignIn:
         """Find the authorization server, register a client and return the sign-in, which waits for a person."""

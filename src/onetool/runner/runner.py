@@ -38,7 +38,7 @@ from onetool.runner.run_output import FailedToolCall, RunOutput
 from onetool.runs.gate import Gate
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
-from onetool.snippets.saved_snippets import SavedSnippets, merge_snippets
+from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -132,7 +132,7 @@ class Runner:
 
     def _expand(self, expand: Callable[..., str], code: str, agent: str) -> str:
         """Expand with the snippets that the agent can use. Blocks on disk access."""
-        return expand(code, merge_snippets(self.settings.snippets, self.saved_snippets, agent))
+        return expand(code, self.saved_snippets.merge(self.settings.snippets, agent))
 
     async def expand_snippet(self, name: str, values: JsonObject, agent: str) -> Result:
         """Return the code of a snippet that code calls, and the names in it."""
@@ -362,7 +362,7 @@ class _Host:
         is_replayable = context.run.gate is not None and context.run.gate.is_replayable
         if context.client.send_request is None or context.system is None or is_replayable:
             return False
-        return await context.system.sign_in_at_client(error, context)
+        return await context.system.sign_ins.ask_client(error, context)
 
     async def _find_hidden(self, name: str) -> ToolError | None:
         """Return the error for a tool that code cannot call."""

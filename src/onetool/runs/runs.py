@@ -31,7 +31,6 @@ from onetool.core.render import render
 from onetool.errors import (
     BudgetExceeded,
     CallRejected,
-    ConfigError,
     Interrupted,
     ToolError,
     ToolNotFound,
@@ -124,7 +123,6 @@ class Runs:
         *,
         redact: Redactor,
         log: Log,
-        error: ConfigError | None,
         environment: Mapping[str, str],
         is_revoked: Callable[[DurableRunRecord], bool],
         record_decision: Callable[..., None],
@@ -140,7 +138,7 @@ class Runs:
         self._runner = runner
         self.journal.configure(store, settings.approvals.ttl)
         self.settings = settings.approvals
-        self._error = error
+        self._error = loaded.error
         self._log = log
         self._redact = redact
         self._directory = str(loaded.directories.working_dir)
@@ -157,6 +155,11 @@ class Runs:
             environment,
             allow_private_addresses=settings.http.allow_private_addresses,
         )
+
+    def warn(self, agent: str, text: str) -> None:
+        """Add a notice for the agent and log a warning."""
+        self.notices.add(agent, text)
+        self._log.event("warning", level="WARNING", agent=agent, text=text)
 
     async def close(self) -> None:
         """End live runs without changing their state, so that another process can continue them."""

@@ -3,10 +3,12 @@
 `IN_CODE` are the functions of the `ot` pack that run inside the cell: they are not in the registry, but can be found.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
+
+from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import Settings, Snippet
 from onetool.core.registry import Registry, RegistryEntry, python_name
@@ -56,6 +58,7 @@ IN_CODE: Mapping[str, CodeFunction] = {
 }
 
 
+MergeSaved = Callable[[Mapping[str, Snippet], str], Mapping[str, Snippet]]
 KnownDocuments = dict[str, tuple[Tool, SearchDocument]]
 
 
@@ -68,25 +71,35 @@ class StoredTools(NamedTuple):
 
 
 class CatalogSearch:
-    """A search over the current registry and settings. The index is updated when something has changed."""
+    """A search over the current registry and settings. The index is updated when something has changed.
 
-    def __init__(self, registry: Registry) -> None:
+    `get_stored` returns the stored tools; it blocks on disk access.
+    """
+
+    def __init__(self, registry: Registry, get_stored: Callable[[], StoredTools]) -> None:
         self._registry = registry
+        self._get_stored = get_stored
         self._indexed: object = None  # the state for which the index was built
         self._known: KnownDocuments = {}
         self._update_lock = Lock()
 
-    def search(
-        self,
-        index: Search,
-        query: str,
-        limit: int,
-        settings: Settings,
-        *,
-        stored: StoredTools,
-        saved: Mapping[str, Snippet],
-    ) -> list[SearchHit]:
-        """Return the hits, also among `saved` snippets. Blocks on disk access."""
+    def configure(self, settings: Settings, index: Search, merge_saved: MergeSaved) -> None:
+        """Apply new settings. `merge_saved` adds the saved snippets that an agent can use to others."""
+        self._settings = settings
+        self._index = index
+        self._merge_saved = merge_saved
+
+    async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]:
+        """Search all tools, packs, snippets and aliases. `agent` adds the saved snippets that it can use."""
+        await self._registry.refresh()
+        return await run_in_thread(self._search, query, limit, agent)
+
+    def _search(self, query: str, limit: int, agent: str | None) -> list[SearchHit]:
+        settings = self._settings
+        index = self._index
+        stored = self._get_stored()
+        saved = {} if agent is None else self._merge_saved({}, agent)
+        saved = {name: snippet for name, snippet in saved.items() if name not in settings.snippets}
         state = (index, self._registry.version - stored.version, stored.packs, settings)
         with self._update_lock:
             if self._indexed != state:  # documents of packs change only together with their tools

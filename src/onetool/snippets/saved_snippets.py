@@ -80,17 +80,16 @@ class SavedSnippets:
         after = _parse_snippets(self._documents.update("saved", apply))
         return after != before
 
+    def merge(self, configured: Mapping[str, Snippet], agent: str) -> dict[str, Snippet]:
+        """Return the snippets that an agent can use: configured ones, its own, and accepted ones of other agents."""
+        try:
+            snippets = self.list_all()
+        except ToolError:  # shown by `onetool snippets`; configured snippets work without the file
+            snippets = ()
+        usable = [snippet for snippet in snippets if snippet.accepted_by and snippet.agent != agent]
+        usable += [snippet for snippet in snippets if snippet.agent == agent]
+        return {**{snippet.name: snippet.to_snippet() for snippet in usable}, **configured}
+
 
 def _parse_snippets(document: Any) -> tuple[SavedSnippet, ...]:
     return tuple(SavedSnippet(**fields) for fields in document or ())
-
-
-def merge_snippets(configured: Mapping[str, Snippet], saved: SavedSnippets, agent: str) -> dict[str, Snippet]:
-    """Return the snippets that an agent can use: configured ones, its own, and accepted ones of other agents."""
-    try:
-        known = saved.list_all()
-    except ToolError:  # shown by `onetool snippets`; configured snippets work without the file
-        known = ()
-    usable = [each for each in known if each.accepted_by and each.agent != agent]
-    usable += [each for each in known if each.agent == agent]
-    return {**{each.name: each.to_snippet() for each in usable}, **configured}

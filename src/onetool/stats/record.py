@@ -19,10 +19,12 @@ from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE
 from onetool.util.background import Background
 from onetool.util.clock_watch import Clock, ClockWatch, Sweep
+from onetool.util.shared_flight import SharedFlight
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.config.model import RunHistory, Stats
+    from onetool.stats.summary import StatsSummary
 
 MAX_TEXT_CHARS = {"command": 5000}  # all other texts are names, which may come from untrusted code
 MAX_NAME_CHARS = 200
@@ -150,6 +152,7 @@ class Recorder:
         self._pending_bytes = 0
         self._background = Background("onetool-stats", self._write_pending)
         self.problem: str | None = None
+        self.summaries: SharedFlight[StatsSummary] = SharedFlight()  # that callers share
 
     def configure(self, stats: "Stats", runs: "RunHistory") -> None:
         self.enabled = stats.enabled

@@ -20,7 +20,6 @@ from onetool.core.system import System, get_system
 from onetool.core.tool import Tool, tool
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from onetool.snippets import describe, render_signature
-from onetool.snippets.saved_snippets import merge_snippets
 from onetool.tools import help_text, search_hits
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.text import pluralize, quote
@@ -104,7 +103,7 @@ async def reload(context: ToolContext) -> str:
     """
     system = get_system(context)
     try:
-        answer = await system.reload()
+        answer = await system.live_settings.reload()
     except ConfigError as error:
         hint = "nothing was changed; fix this, then call ot.reload() again"
         raise ConfigError(str(error), hint=hint) from None
@@ -171,7 +170,7 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
         raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
     agent = None if context.caller.is_owner else context.agent_id
     summarize = partial(run_in_thread, _summarize, system, agent, period, tool)
-    summary = await system.summaries.join(summarize, (agent, period, tool))
+    summary = await system.state.recorder.summaries.join(summarize, (agent, period, tool))
     if output:
         await run_in_thread(partial(_write_report, context, summary, output))
     public = {key: value for key, value in summary.items() if key != "series"}
@@ -313,7 +312,7 @@ async def search(context: ToolContext, query: str | list[str], limit: int = 10) 
     _check_queries(queries, limit)
     system = await _discover_and_note(context)
     wanted = MAX_HITS if _is_restricted(context) else MAX_COUNTED_HITS
-    hits = {text: await system.search(text, max(limit, wanted), context.agent_id) for text in queries}
+    hits = {text: await system.catalog.search(text, max(limit, wanted), context.agent_id) for text in queries}
     snippets = await _load_snippets(context)
     found = await run_in_thread(search_hits.describe_hits, system, hits, limit, snippets)
     if found.omitted:
@@ -343,15 +342,14 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
         if text is not None:
             return help_text.cut(text)
     _note_unlisted(context)
-    hits = await system.search(query, agent=context.agent_id)
+    hits = await system.catalog.search(query, agent=context.agent_id)
     return help_text.cut(await run_in_thread(help_text.render_hits, query, hits, system, info, snippets))
 
 
 async def _load_snippets(context: ToolContext) -> dict[str, Snippet]:
     """Return the snippets that the agent can use, also those that were saved."""
     system = get_system(context)
-    arguments = system.settings.snippets, system.state.snippets, context.agent_id
-    return await run_in_thread(merge_snippets, *arguments)
+    return await run_in_thread(system.state.snippets.merge, system.settings.snippets, context.agent_id)
 
 
 # --- upstream servers ------------------------------------------------------------------------------------------------

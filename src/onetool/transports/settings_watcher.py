@@ -75,7 +75,7 @@ class SettingsWatcher:
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     _handled: tuple[Stamp, StoredSettings | None] | None = None  # the last change, also if it was invalid
     _examined: Examined | None = None  # the changed settings, until they are applied
-    _times_configured: int = 0  # when they were read
+    _times_applied: int = 0  # when they were read
 
     def request_reload(self) -> None:
         self._requests.put_nowait(self.generation)
@@ -108,19 +108,19 @@ class SettingsWatcher:
         if generation > self.generation:
             self.generation = generation
             self.request_reload()
-        if self.app.reader.has_files:
-            async with self.app.editing_settings:  # edits of this process are in effect afterwards
+        if self.app.live_settings.reader.has_files:
+            async with self.app.live_settings.editing:  # edits of this process are in effect afterwards
                 await self._read_changed_settings()
 
     async def _read_changed_settings(self) -> None:
         """Read the settings if they differ from those in effect and from the last ones that were read."""
-        app = self.app
-        change = await self._run_in_thread(partial(stamp_files, app.directories)), app.reader.get_stored()
-        is_changed = change[0] != app.loaded.stamp or app.reader.is_outdated
+        live = self.app.live_settings
+        change = await self._run_in_thread(partial(stamp_files, self.app.directories)), live.reader.get_stored()
+        is_changed = change[0] != live.loaded.stamp or live.reader.is_outdated
         if is_changed and change != self._handled:
             self._handled = change
-            self._times_configured = app.times_configured
-            self._examined = await self._run_in_thread(app.reader.read)
+            self._times_applied = live.times_applied
+            self._examined = await self._run_in_thread(live.reader.read)
             self.on_change(self._examined)  # also if the settings are invalid and the reload will fail
             self._requests.put_nowait(None)
 
@@ -144,11 +144,12 @@ class SettingsWatcher:
                     await self.app.discover()
 
     async def _reload(self, examined: Examined | None) -> tuple[str, bool]:
+        live = self.app.live_settings
         try:
-            async with self.app.editing_settings:
-                if examined is not None and self.app.times_configured != self._times_configured:
-                    examined = await self._run_in_thread(self.app.reader.read)  # an edit may have changed it
-                answer = await self.app.apply_settings(examined, unasked=examined is not None)
+            async with live.editing:
+                if examined is not None and live.times_applied != self._times_applied:
+                    examined = await self._run_in_thread(live.reader.read)  # an edit may have changed it
+                answer = await live.apply(examined, unasked=examined is not None)
         except ToolError as error:
             self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error}")
             return str(error), False

@@ -73,6 +73,18 @@ class Registration:
             self._stack.close()
 
 
+class OwnPorts:
+    """The ports that servers of this user listen on. Call it in a thread: it reads files."""
+
+    def __init__(self) -> None:
+        self.listening: set[int] = set()  # in this process
+        self.user: Path | None = None  # directory of the user, for the servers of other processes
+
+    def __call__(self) -> set[int]:
+        others = [] if self.user is None else list_servers(self.user)
+        return self.listening | {entry.port for entry in others if entry.port is not None}
+
+
 def list_servers(user: Path) -> list[ServerEntry]:
     """Return the running servers, and remove stale entries."""
     try:

@@ -44,6 +44,10 @@ class SharedFlight(Generic[T]):
             self._flights[key] = flight
         return await asyncio.shield(flight.task)
 
+    def forget(self) -> None:
+        """Compute the next results again: what they depend on has changed."""
+        self._flights = {}
+
     async def _compute(self, compute: Callable[[], Awaitable[T]], key: Hashable) -> T:
         async with self._lock:
             await asyncio.sleep(self._next_start - self._clock())
@@ -53,4 +57,5 @@ class SharedFlight(Generic[T]):
             finally:
                 ended = self._clock()
                 self._next_start = ended + (ended - started)
-                self._flights[key].expires = ended + max(ended - started, KEPT_SECONDS)
+                if key in self._flights:
+                    self._flights[key].expires = ended + max(ended - started, KEPT_SECONDS)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
-from onetool.checks import sort_problems, stored_files
+from onetool.checks import find_problems, sort_problems, stored_files
 from onetool.checks.extensions import INSTALL_UV, has_uv
 from onetool.cli.terminal import Progress
 from onetool.cli.trust import find_errors
@@ -79,7 +79,7 @@ async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Pro
         _start_servers(app, progress.update),
         _run_code(app, can_run=not read.errors),
     )
-    checked = await app.check(stored=stored)
+    checked = await find_problems(app, stored=stored)
     sandbox = (await app.cells.probe())["sandbox"]
     started = sort_problems([*packs, *servers], read.loaded)
     ended = [*ran, check_isolation(sandbox, app.settings.execution.isolation)]

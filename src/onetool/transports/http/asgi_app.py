@@ -116,7 +116,7 @@ def build(
 
 def create_live_tokens(app: OneTool) -> LiveTokens:
     return LiveTokens(
-        lambda: app.loaded,
+        lambda: app.live_settings.loaded,
         app.environment,
         lambda: app.state.tokens,
         is_invalid=lambda: app.config_error is not None,

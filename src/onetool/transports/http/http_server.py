@@ -61,7 +61,7 @@ class HttpServer:
             asgi_app = build(self._app, self.bind, tokens, self._neighbors)
             self._server = _Server(self._config(asgi_app, limiter), limiter, lambda: ready(self.bind))
             port = self.bind.port
-            listening_ports = self._app.listening_ports
+            listening_ports = self._app.own_ports.listening
             listening_ports.add(port)  # tools must not send requests to the server that they run in
             try:
                 with forward_logging(self._app.log, "http.server", "uvicorn.error"):

@@ -134,7 +134,7 @@ class _Running:
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         host, port = scope.get("server") or ("", None)
         if port is not None:
-            self._app.listening_ports.add(port)  # tools must not send requests to the server that they run in
+            self._app.own_ports.listening.add(port)  # tools must not send requests to the server that they run in
         try:
             await self._check_address(Bind(str(host), port or 0))
         except ToolError as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import mcp_types as types
+from anyio.to_thread import run_sync as run_in_thread
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
@@ -227,7 +228,7 @@ class OneToolServer(Server[Any]):
 
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._app.warm_up)
+        loop.call_soon(self._app.cells.warm_up)
         self._note(context)
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
@@ -247,7 +248,7 @@ class OneToolServer(Server[Any]):
         if session in self._counted_sessions:
             return
         self._counted_sessions[session] = None  # the oldest are forgotten, and may be counted again
-        self._session_tasks.start(self._app.begin_session(self.own_tokens, agent=agent, client=session))
+        self._session_tasks.start(record_session(self._app, self.own_tokens, agent, session))
 
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> Any:
         try:
@@ -416,6 +417,15 @@ def _describe(output: RunOutput, seconds: float) -> str:
     return f"running for {seconds:.0f} s, {pluralize(len(output.calls), 'tool call')}{last}{activity}"
 
 
+async def record_session(app: OneTool, own_tokens: int, agent: str = "default", session: str = "") -> None:
+    """Discover all tools, and record the tokens of their definitions, which the client of a session does not load."""
+    app.servers.keeps_running = True
+    app.bundles.keeps_running = True
+    await app.discover()
+    stored = app.bundles.definition_tokens()
+    await run_in_thread(app.telemetry.begin_session, app.registry, stored, own_tokens, agent, session)
+
+
 async def serve_stdio(app: OneTool) -> None:
     with contextlib.closing(OneToolServer(app)) as server:
         app.runs.continue_paused()
@@ -425,7 +435,7 @@ async def serve_stdio(app: OneTool) -> None:
 
 async def serve_connection(app: OneTool, server: OneToolServer, connect: Callable[..., Any]) -> None:
     """Serve one client. `connect` takes a function to call at the end of input and yields the streams."""
-    warming_up = asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.warm_up)
+    warming_up = asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.cells.warm_up)
     try:
         with anyio.CancelScope() as serving:  # active requests end with the input
             async with connect(serving.cancel) as streams, stdio_server(*streams) as (reader, writer):

@@ -87,8 +87,10 @@ class AgentHandlers:
 
     def _get_effective(self, name: str) -> JsonObject:
         """Return all settings of an agent as they are written: a reference may be an environment variable's value."""
-        values = _to_values(self._api.app.settings.agents[name])
-        return {**values, **self._edits.mask(merge_patch(values, self._api.app.loaded.agents.get(name) or {}))}
+        app = self._api.app
+        values = _to_values(app.settings.agents[name])
+        written = app.live_settings.loaded.agents.get(name) or {}
+        return {**values, **self._edits.mask(merge_patch(values, written))}
 
     def _describe(self, request: Request, name: str, item: SettingsItem) -> JsonObject:
         effective = self._get_effective(name)

@@ -144,7 +144,7 @@ class ToolCatalog:
     async def search(self, query: str, context: ToolContext) -> list[Tool]:
         for _ in range(MAX_SEARCHES):
             version = self._app.registry.version
-            hits = await self._app.search(query, MAX_SEARCHED)
+            hits = await self._app.catalog.search(query, MAX_SEARCHED)
             found = await run_in_thread(self.merge_hits, query, hits, context)
             if self._app.registry.version == version:
                 break

@@ -42,7 +42,7 @@ class ClientHandlers:
 
     async def _list_local(self) -> list[ConnectedClientInfo]:
         """Return the clients of the shared server. A program that embeds OneTool does not know it."""
-        if not self._api.app.reader.has_files:
+        if not self._api.app.live_settings.reader.has_files:
             return []
         status = await self._ask({"kind": "status"})
         return [_describe_local(client) for client in status.get("clients", ())]

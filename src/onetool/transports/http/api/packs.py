@@ -68,7 +68,7 @@ class PackHandlers:
                 store = app.bundles.store
                 await self._api.run_in_thread(partial(store.set_bundle_enabled, pack.bundle_id, on))
             if not pack.bundle_id or on:
-                await app.switch(pack.name, on=on)
+                await app.registry.switch(pack.name, on=on)
             await self._api.run_in_thread(partial(identity.mark_disabled, request, app, keys, on=on))
         updated = self._api.to_json(await self._find_pack(request))
         return json_response(updated, headers={"etag": compute_etag(updated)})

@@ -90,7 +90,7 @@ class SettingsHandlers:
     def _read_version(self) -> str:
         app = self._api.app
         edited = app.state.settings.version()  # an edit is recorded after its files are written
-        facts = stamp_files(app.directories), edited, app.times_configured
+        facts = stamp_files(app.directories), edited, app.live_settings.times_applied
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     async def _stream(self, feed: Feed) -> None:

@@ -47,14 +47,14 @@ class SettingsEdits:
     def find(self, section: str, name: str) -> SettingsItem:
         """Return an entry of the settings, without a value if a program passed them, or if they cannot be read."""
         app = self.api.app
-        stored = self.api.app.reader.get_stored()
-        if not app.reader.has_files or stored is None or stored.problem:
+        stored = self.api.app.live_settings.reader.get_stored()
+        if not app.live_settings.reader.has_files or stored is None or stored.problem:
             return SettingsItem(section, name, app.directories.data, None)
         return self.open_reader().find(section, name)
 
     def _check_editable(self) -> None:
         check_settings(self.api.app)
-        if not self.api.app.reader.has_files:
+        if not self.api.app.live_settings.reader.has_files:
             raise ApiError("read_only", "a program passed the settings, so they cannot be edited here")
 
     async def edit(self, request: Request, plan: Plan) -> EditResult:
@@ -66,7 +66,7 @@ class SettingsEdits:
         def check(planned: PlannedEdit) -> None:
             check_rights(planned, str(state.get(SCOPE, "")), state["agent"])
 
-        async with self.api.app.editing_settings:
+        async with self.api.app.live_settings.editing:
             try:
                 made = await make_edit(
                     self.open_editor,
@@ -81,7 +81,7 @@ class SettingsEdits:
             except EditConflict as error:
                 raise self._to_error(error) from None
             if made.after is not None:
-                await self.api.app.apply_edit(made.after, made.planned.contents)
+                await self.api.app.live_settings.apply_edit(made.after, made.planned.contents)
         return _to_result(made.planned, made.entry)
 
     def _to_error(self, error: EditConflict) -> ApiError:

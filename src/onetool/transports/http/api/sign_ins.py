@@ -107,7 +107,7 @@ class SignInHandlers:
     async def _identify(self, request: Request, account: str) -> Identity:
         name = str(request.path_params["name"])
         try:
-            target = await self._api.app.find_sign_in_target(name)
+            target = await self._api.app.sign_ins.find_target(name)
             return identify(target, account, get_agent(request.scope))
         except ToolError as error:
             raise ApiError("not_found", error.message, {"name": name}, hint=error.hint) from None

@@ -113,7 +113,7 @@ class StatsHandlers:
                 done = await self._api.run_in_thread(lambda: apply_fix(wanted))
             except ToolError as error:
                 raise ApiError("storage_unavailable", error.message) from None
-        self._api.app.times_fixed += 1  # the next health report is a new one
+        self._api.app.health_reports.forget()
         return self._api.respond(FixResponse(done=done))
 
     async def ready(self, _request: Request) -> Response:

@@ -189,7 +189,7 @@ class ToolHandlers:
                 await self._api.run_in_thread(partial(self._switch_stored, stored, on=on))
                 await app.bundles.refresh()
             if get_kind(tool) != "bundle" or on:
-                await app.switch(tool.name, on=on)
+                await app.registry.switch(tool.name, on=on)
             await self._api.run_in_thread(lambda: self._mark(request, tool, stored, on=on))
         updated = await self._catalog.find(name, context)
         tag = compute_etag(await self._api.run_in_thread(lambda: self._details(request, updated)))

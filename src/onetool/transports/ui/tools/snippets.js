@@ -52,13 +52,11 @@ function toCurl(tool, args) {
 function toProgram(tool, args) {
   return [
     "import asyncio",
-    "import os",
-    "from pathlib import Path",
     "",
-    "from onetool.app import OneTool, read_settings",
+    "from onetool.app import OneTool",
     "",
     "async def main():",
-    "    async with OneTool(read=lambda: read_settings(os.environ, Path.cwd())) as app:",
+    "    async with OneTool.from_files() as app:",
     `        result = await app.bus.call_tool(${quote(tool.name)}, ${toPython(args)}, app.context())`,
     "        print(result.unwrap())",
     "",
