@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from onetool.app import OneTool
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.logging import Log
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
 

@@ -7,7 +7,8 @@ import pytest
 from onetool.backends.threads import ToolThreads
 from onetool.core.bus.sources import RegisteredTools
 from onetool.core.context import ToolContext
-from onetool.core.registry import Registry, python_name
+from onetool.core.names import python_name
+from onetool.core.registry import Registry
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolNotFound

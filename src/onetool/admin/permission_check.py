@@ -11,10 +11,10 @@ from onetool.core.agents import DEFAULT
 from onetool.core.bus.authorize import authorize, choose_account, required_permissions
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
 from onetool.core.context import Caller, Permission
+from onetool.core.names import python_name
 from onetool.core.policy.effects import describe_effects
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Choice, Policy
-from onetool.core.registry import python_name
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.net import HostRules

@@ -20,7 +20,7 @@ from threading import Lock, RLock
 from onetool.bundles.filesystem import Stamp
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.search_text import fold_name, has_valid_structure, list_words, to_document
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.search import index as search
 from onetool.util import atomic
 from onetool.util.sanitize import clean

@@ -23,7 +23,8 @@ from onetool.bundles.filesystem import read_stamp
 from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
 from onetool.bundles.model import Bundle, Page, StoredTool, ToolHit, timestamp
 from onetool.bundles.paging import PageTokens, check_page_size
-from onetool.core.registry import RegistryEntry, python_name
+from onetool.core.names import python_name
+from onetool.core.registry import RegistryEntry
 from onetool.errors import ToolError
 from onetool.stats.database import StatisticsDatabase
 

@@ -23,9 +23,10 @@ from onetool.config.load import Loaded
 from onetool.config.model import OAuth, PackSettings
 from onetool.core.context import Effect, Permission, ToolContext
 from onetool.core.foreign_schema import ForeignSchema
+from onetool.core.names import python_name
 from onetool.core.policy.effects import READ_ONLY, apply_settings
 from onetool.core.policy.labels import PRIVATE, UNTRUSTED
-from onetool.core.registry import Registry, RegistryEntry, ToolSource, python_name
+from onetool.core.registry import Registry, RegistryEntry, ToolSource
 from onetool.core.schema import ANY_OBJECT
 from onetool.core.tool import Backend, Result, Tool
 from onetool.errors import BundleError, ToolError, ToolNotFound

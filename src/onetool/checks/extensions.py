@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from onetool.config.load import Loaded
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.extensions.environments import NO_UV
 from onetool.extensions.packs import Extensions
 from onetool.extensions.static_analysis import IGNORED, MAX_DIRECTORIES, NO_PACKAGES, SUFFIX, is_declared

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from onetool.config.load import Examined
 from onetool.config.model import Server
-from onetool.core.registry import Registry, python_name
+from onetool.core.names import python_name
+from onetool.core.registry import Registry
 from onetool.errors import SignInRequired
 from onetool.extensions.packs import Extensions
 from onetool.proxy.connection import missing_program

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onetool.config.load import Examined
+from onetool.core.names import python_name
 from onetool.core.policy.effects import is_declared
 from onetool.core.policy.rules import Policy
-from onetool.core.registry import Registry, python_name
+from onetool.core.registry import Registry
 from onetool.errors import ArgumentError, ToolError
 from onetool.snippets import expansion
 from onetool.util.problem import WARNING, Problem

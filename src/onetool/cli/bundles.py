@@ -11,7 +11,7 @@ from onetool.cli.app_runner import run_with_settings
 from onetool.cli.identity import user_name
 from onetool.cli.options import add_destination, add_json, print_json
 from onetool.cli.terminal import is_terminal, print_notices
-from onetool.core.registry import join_names, nearest, python_name
+from onetool.core.names import join_names, nearest, python_name
 from onetool.errors import BundleError, ToolError
 from onetool.util.sanitize import clean
 from onetool.util.text import pluralize, quote, suggestion_hint

@@ -13,7 +13,7 @@ from onetool.cli.identity import make_caller
 from onetool.cli.options import add_agent, add_json
 from onetool.cli.terminal import CommandOutput
 from onetool.core.bus.bind import expand_name
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.core.render import render
 from onetool.errors import ApprovalRequired, describe
 from onetool.runner.explain import indent_trace

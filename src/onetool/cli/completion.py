@@ -26,7 +26,7 @@ from typing import Any
 
 from onetool import paths
 from onetool.config.trust import still_trusted
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.errors import ToolError
 from onetool.extensions.static_analysis import PACK_ASSIGNMENT, SUFFIX, outline
 from onetool.proxy.pins import open_pins

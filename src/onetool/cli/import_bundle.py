@@ -31,7 +31,7 @@ from onetool.clients import text_files
 from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.editing.planned_edit import ItemChange, PlannedEdit
 from onetool.editing.secret_changes import change_secret_uses
 from onetool.editing.settings_editor import SettingsEditor

@@ -23,7 +23,7 @@ from onetool.config.load import Loaded
 from onetool.config.settings_reader import read_settings
 from onetool.config.trust import check_trust
 from onetool.core.context import Caller, Permission
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.extensions.pack_tests import TESTS_DIRECTORY, find_tests

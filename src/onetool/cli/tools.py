@@ -39,7 +39,7 @@ async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> 
 
 
 async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool, as_json: bool) -> int:
-    from onetool.core.registry import python_name
+    from onetool.core.names import python_name
 
     check_settings(app, output)
     await app.discover()

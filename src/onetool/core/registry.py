@@ -19,6 +19,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.context import Permission, ToolContext, effects, permissions
+from onetool.core.names import (
+    MAX_LIST_CHARS,
+    MAX_LISTED_NAMES,
+    MAX_NAME_LENGTH,
+    check_name,
+    find_by_words,
+    fold,
+    join_packs,
+    nearest,
+    python_name,
+    split_words,
+)
 from onetool.core.tool import Tool
 from onetool.errors import SignInRequired, ToolError, ToolNotFound
 from onetool.state.disabled_tools import EVERYTHING
@@ -33,14 +45,7 @@ if TYPE_CHECKING:
     from onetool.util.problem import Problem
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")
-NOT_IN_IDENTIFIERS = re.compile(r"[^\w.]")
-MAX_SIMILAR_NAMES = 3
 MAX_COMPARED_NAMES = 2_000  # of one pack, with the words of an unknown name
-MAX_LISTED_NAMES = 20
-MAX_LIST_CHARS = 4096  # of all names of tools in a message; a longer list is stored
-MAX_LISTED_PACKS = 100
-MAX_NAME_LENGTH = 500
-COMPARE_BATCH_SIZE = 5_000  # names per call; a call holds the interpreter lock
 ALWAYS_ON = frozenset({"ot.health", "ot.help", "ot.packs", "ot.reload", "ot.tools", "ot.version"})
 
 
@@ -484,12 +489,12 @@ class Registry:
         if pack == OWN_PACK:
             summaries |= dict.fromkeys(IN_CODE, "")
         short = name.rpartition(".")[2]
-        near = near or [f"{pack}.{other}" for other in _find_by_words(short, summaries)]
+        near = near or [f"{pack}.{other}" for other in find_by_words(short, summaries)]
         message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))}"  # names that code can call
         listed = ", ".join(sorted(summaries))
         if len(listed) <= MAX_LIST_CHARS:
             return ToolNotFound(f"{message} {pack} has: {listed}.", nearest=near)
-        query = f"{pack} {' '.join(sorted(_split_words(short)))}"
+        query = f"{pack} {' '.join(sorted(split_words(short)))}"
         message = f"{message} {pack} has {self.count(pack)} tools; ot.search(query={query!r}) finds some."
         return ToolNotFound(message, nearest=near, unlisted_pack=pack)
 
@@ -500,63 +505,3 @@ def find_hidden_error(tool: Tool, context: ToolContext) -> ToolNotFound | None:
         return None
     hint = f"call the tool {tool.short_name} of the client directly, or set expose: both for {tool.pack}"
     return ToolNotFound(f"{tool.name} is not available in code: it is published directly", hint=hint)
-
-
-def check_name(name: str, kind: str = "tool") -> None:
-    """Raise ToolNotFound if the name is too long, because comparing it with others would be slow."""
-    if len(name) > MAX_NAME_LENGTH:
-        raise ToolNotFound(f"the {kind} name is too long: {len(name)} characters, the limit is {MAX_NAME_LENGTH}")
-
-
-def python_name(name: str) -> str:
-    """Return the name with underscores for all characters that are invalid in Python identifiers."""
-    return NOT_IN_IDENTIFIERS.sub("_", name)
-
-
-def fold(name: str) -> str:
-    """Return the name for comparisons that ignore case and underscores."""
-    return name.replace("_", "").casefold()
-
-
-def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
-    """Return up to three similar known names, best match first."""
-    from rapidfuzz import fuzz, process
-
-    if len(name) > MAX_NAME_LENGTH:
-        return []
-    names = list(known)
-    matches = []
-    for start in range(0, len(names), COMPARE_BATCH_SIZE):  # other threads can run between batches
-        part = names[start : start + COMPARE_BATCH_SIZE]
-        matches += process.extract(name, part, scorer=fuzz.WRatio, limit=3, score_cutoff=75)
-    best = sorted(matches, key=itemgetter(1), reverse=True)
-    return [match[0] for match in best[:3]]
-
-
-def _find_by_words(name: str, summaries: Mapping[str, str]) -> list[str]:
-    """Return up to three names that contain all words of this one in any order: `list_issues`, `issues_list`.
-
-    Those whose summary consists of the same words come first.
-    """
-    wanted = _split_words(name)
-    found = [other for other in summaries if wanted and wanted <= _split_words(other)]
-    differences = {other: len(wanted ^ _split_words(summaries[other])) for other in found}
-    return sorted(found, key=lambda other: (differences[other], len(other)))[:MAX_SIMILAR_NAMES]
-
-
-def _split_words(name: str) -> set[str]:
-    """Return the words of a name, in singular and lower case."""
-    parts = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)
-    return {part.lower().removesuffix("s") for part in parts}
-
-
-def join_names(names: Mapping[str, object] | list[str], limit: int = MAX_LISTED_NAMES) -> str:
-    """Return the first names, separated by commas."""
-    listed = sorted(names)
-    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
-    return (", ".join(listed[:limit]) or "none") + more
-
-
-def join_packs(packs: list[str]) -> str:
-    """Return the packs, separated by commas: all of them, unless there are very many."""
-    return join_names(packs, limit=MAX_LISTED_PACKS)

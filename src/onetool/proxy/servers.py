@@ -14,8 +14,9 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.load import Loaded
 from onetool.core.context import ToolContext
+from onetool.core.names import python_name
 from onetool.core.policy.effects import apply_settings, get_implied_permissions
-from onetool.core.registry import HeldTools, Registry, python_name
+from onetool.core.registry import HeldTools, Registry
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, check_tools, list_problems

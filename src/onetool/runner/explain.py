@@ -7,12 +7,16 @@ import re
 import sys
 from collections.abc import Callable, Collection
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from onetool.core.registry import MAX_LIST_CHARS, Registry, join_names, join_packs, nearest, python_name
+from onetool.core.names import MAX_LIST_CHARS, join_names, join_packs, nearest, python_name
 from onetool.errors import ToolError
 from onetool.runner.run_output import FailedToolCall
 from onetool.util.text import did_you_mean, quote
 from onetool_child.json_types import JsonMapping
+
+if TYPE_CHECKING:
+    from onetool.core.registry import Registry
 
 EXAMPLE = "Example: ot.search(query='what you want to do')"
 MAX_CALLS_SHOWN = 20
@@ -65,7 +69,7 @@ BY_MESSAGE = {
 def render_failure(
     error: JsonMapping,
     calls: list[tuple[str, str]],
-    registry: Registry,
+    registry: "Registry",
     snippet: str = "",
     snippets: Collection[str] = (),
     *,
@@ -130,7 +134,7 @@ def _list_calls(calls: list[tuple[str, str]]) -> list[str]:
 def _find_hint(
     error: JsonMapping,
     calls: list[tuple[str, str]],
-    registry: Registry,
+    registry: "Registry",
     snippets: Collection[str],
     store_names: StoreNames,
 ) -> str | None:
@@ -151,7 +155,7 @@ def _find_hint(
     return next((hint for pattern, hint in BY_MESSAGE.items() if re.match(pattern, headline)), None)
 
 
-def _hint_tool(kind: str, file: object, registry: Registry) -> str:
+def _hint_tool(kind: str, file: object, registry: "Registry") -> str:
     """Return the call that does what the code may not do."""
     name, call = TOOL_CALLS[kind]
     tool = registry.get(name)
@@ -192,7 +196,7 @@ def find_suspects(error: JsonMapping) -> set[str]:
     return {name for name in first if name.isidentifier() and len(name) <= MAX_NAME_CHARS}
 
 
-def _hint_hidden_pack(error: JsonMapping, registry: Registry) -> str | None:
+def _hint_hidden_pack(error: JsonMapping, registry: "Registry") -> str | None:
     """Return a hint if an import or a variable hides a pack."""
     kind = str(error.get("class"))
     for name in sorted(find_suspects(error)):
@@ -219,7 +223,7 @@ def _hint_hidden_pack(error: JsonMapping, registry: Registry) -> str | None:
     return None
 
 
-def _hint_unknown_name(name: str, registry: Registry, snippets: Collection[str], store_names: StoreNames) -> str:
+def _hint_unknown_name(name: str, registry: "Registry", snippets: Collection[str], store_names: StoreNames) -> str:
     """Return a hint with the closest names, then the available packs and tools."""
     packs = registry.all_packs()
     if name in packs:  # `eval` and `exec` look names up when they run

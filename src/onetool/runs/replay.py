@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import anyio.to_thread
 
+from onetool.core.names import python_name
 from onetool.core.policy.effects import CHANGING, get_effects
-from onetool.core.registry import python_name
 from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError, describe
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import Settings, Snippet
-from onetool.core.registry import Registry, RegistryEntry, python_name
+from onetool.core.names import python_name
+from onetool.core.registry import Registry, RegistryEntry
 from onetool.core.tool import Tool
 from onetool.search import Search, SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onetool.config.model import Param, Snippet
-from onetool.core.registry import join_names, nearest
+from onetool.core.names import join_names, nearest
 from onetool.core.render import render
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
 from onetool.snippets.values import PLACEHOLDER, DeclaredText, insert, parse_exactly, restore, truncate

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.errors import ToolError
 from onetool.util.secret_finder import SECRET_VALUE, is_secret_name
 from onetool.util.text import quote

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from onetool.config.model import Snippet
+from onetool.core.names import join_names, join_packs, python_name
 from onetool.core.policy.effects import describe_effects
-from onetool.core.registry import Registry, join_names, join_packs, python_name
+from onetool.core.registry import Registry
 from onetool.core.render import render
 from onetool.core.signature import short_call, signature
 from onetool.core.system import System

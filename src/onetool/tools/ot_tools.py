@@ -13,8 +13,8 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.config.model import Snippet
 from onetool.core.context import Foreign, Permission, ToolContext
+from onetool.core.names import python_name
 from onetool.core.policy.effects import describe_effects, is_declared
-from onetool.core.registry import Registry, python_name
 from onetool.core.signature import arguments, signature
 from onetool.core.system import System, get_system
 from onetool.core.tool import Tool, tool
@@ -29,6 +29,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from onetool.core.registry import Registry
     from onetool.state.session_store import SessionValue
     from onetool.stats.summary import StatsSummary
 

@@ -36,7 +36,7 @@ from onetool.backends.http.request import (
 from onetool.backends.http.signing import RECIPES, Signer
 from onetool.config.model import CamelSection, to_upper
 from onetool.core.foreign_schema import ForeignSchema, find_arguments
-from onetool.core.registry import nearest
+from onetool.core.names import nearest
 from onetool.core.schema import Schema
 from onetool.errors import ArgumentError
 from onetool.util.text import did_you_mean

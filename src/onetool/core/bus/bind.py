@@ -11,7 +11,7 @@ from typing import Any
 
 from onetool.core.context import unfreeze
 from onetool.core.foreign_schema import find_arguments
-from onetool.core.registry import nearest
+from onetool.core.names import nearest
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from onetool.core.context import Effect, Permission
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.core.tool import Tool
 from onetool_child.json_types import JsonMapping
 

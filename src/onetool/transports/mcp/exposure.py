@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.app import OneTool
 from onetool.config.model import Expose
 from onetool.core.context import ToolContext
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.core.tool import Tool
 from onetool.proxy.upstream import Upstream
 from onetool.stats.tokens import count_tokens

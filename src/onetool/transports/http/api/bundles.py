@@ -13,7 +13,7 @@ from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch,
 from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.core.bus.authorize import describe_disabled
 from onetool.core.context import ToolContext
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.state.audit import Facts
 from onetool.transports.http import identity, models
 from onetool.transports.http.api.common import Api

@@ -14,7 +14,8 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
 from onetool.core.context import ToolContext
-from onetool.core.registry import RegistryEntry, python_name
+from onetool.core.names import python_name
+from onetool.core.registry import RegistryEntry
 from onetool.core.tool import Tool
 from onetool.errors import BundleError, ToolNotFound
 from onetool.search import SearchHit

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.core.context import ToolContext
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.transports.http import identity

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from onetool.bundles.model import Bundle, Switch
 from onetool.core.context import ToolContext
-from onetool.core.registry import python_name
+from onetool.core.names import python_name
 from onetool.errors import BundleError
 from onetool.state.disabled_tools import EVERYTHING
 from onetool.transports.http import identity

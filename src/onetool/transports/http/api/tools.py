@@ -15,9 +15,9 @@ from onetool.bundles.owner_marks import list_marks, list_names
 from onetool.bundles.paging import PageTokens
 from onetool.core.bus.authorize import describe_disabled
 from onetool.core.context import ToolContext, sort_permissions
+from onetool.core.names import python_name
 from onetool.core.policy.effects import get_effects, sort_effects
 from onetool.core.policy.labels import get_labels
-from onetool.core.registry import python_name
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
