@@ -535,6 +535,7 @@ def test_activity_is_streamed_live(rest: Rest) -> None:
         ("completed", "run", "run"),
     ]
     assert {data["runID"] for _, data in received} == {run_id}
+    assert [data["callCount"] for _, data in received] == [0, 1, 1, 1]
     assert rest.client.head("/api/activity").headers["content-type"] == "text/event-stream"
 
 

@@ -133,6 +133,7 @@ class LiveRuns:
             "actor": run.actor,
             "client": run.client,
             "callID": event.call_id,
+            "callCount": run.calls,
             "atMs": to_ms(now - run.at),
             "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,

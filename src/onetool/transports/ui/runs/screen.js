@@ -190,7 +190,7 @@ class RunsScreen extends HTMLElement {
     if (!data.runID) return;
     const run = this.#byId.get(data.runID) ?? (data.event === "called" ? this.#add(data) : null);
     if (!run) return;
-    if (data.kind === "call" && data.event === "called") run.callCount += 1;
+    run.callCount = Math.max(run.callCount, data.callCount); // a list that was read later has more
     if (data.event !== "called" && data.kind === run.kind)
       Object.assign(run, { durationMs: data.durationMs, error: data.error, state: data.event });
     this.#dirty.add(data.runID);
