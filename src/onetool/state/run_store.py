@@ -72,7 +72,7 @@ INSERT_GRANT = "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?)"
 # of a call or a grant allows no further call.
 INSERT_SENT = "INSERT INTO sent_calls VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 LAST_ATTEMPT = "SELECT coalesce(max(attempt), 0) FROM sent_calls WHERE run = ? AND number = ?"
-OLDEST = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended LIMIT ?)"
+OLDEST = "ended > 0 AND id IN (SELECT id FROM runs WHERE ended > 0 ORDER BY ended, id LIMIT ?)"
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED, CallState.SENT})
 
 
