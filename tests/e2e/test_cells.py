@@ -169,12 +169,10 @@ def test_the_maximum_number_of_runs_can_be_active_concurrently() -> None:
 
     from concurrent.futures import ThreadPoolExecutor
 
-    with open_app(tools=[make_tool("everybody.meet", meet)]) as app:
-        pool = ThreadPoolExecutor(200)
+    with ThreadPoolExecutor(200) as pool, open_app(tools=[make_tool("everybody.meet", meet)]) as app:
         app.portal.call(_use_pool, pool)
         runs = [app.start("everybody.meet()") for _ in range(128)]
         texts = [run.result(TIMEOUT_SECONDS * 5).text for run in runs]
-        pool.shutdown()
     assert texts == ["met"] * 128
 
 
