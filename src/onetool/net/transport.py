@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ OwnPorts = Callable[[], Collection[int]]  # of OneTool's own HTTP servers; it ma
 MAX_CONNECTIONS = 256
 MAX_IDLE_CONNECTIONS = 32
 IDLE_SECONDS = 4.0  # many servers close idle connections after five
+CHUNK_BYTES = 256 << 10  # of a request body
 CONNECT_SECONDS = 5.0  # for an address that is not the last one to try
 HEADERS_TOO_LARGE = 431
 SWITCHING_PROTOCOLS = 101
@@ -112,7 +113,6 @@ async def _send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) -
     A server may close a kept connection just as it is reused. Idempotent requests are then sent again.
     """
     target = request.target
-    content = request.content or b""
     url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
     while True:
         events: set[str] = set()
@@ -121,13 +121,23 @@ async def _send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) -
             events.add(event)
 
         sent = httpcore2.Request(
-            request.method, url, headers=request.encode_headers(), content=content, extensions={"trace": record_event}
+            request.method,
+            url,
+            headers=request.encode_headers(),
+            content=_iter_chunks(request.content or b""),
+            extensions={"trace": record_event},
         )
         try:
             return await pool.handle_async_request(sent)
         except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError):
             if "connection.connect_tcp.started" in events or request.method not in IDEMPOTENT_METHODS:
                 raise
+
+
+async def _iter_chunks(content: bytes) -> AsyncIterator[bytes]:
+    """Yield a request body in chunks: the event loop copies what the network does not accept at once."""
+    for start in range(0, len(content), CHUNK_BYTES):
+        yield content[start : start + CHUNK_BYTES]
 
 
 class CheckedBackend(httpcore2.AsyncNetworkBackend):
