@@ -32,7 +32,7 @@ from onetool_child.pack_imports import PackFinder
 from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
 from onetool_child.project_path import ProjectsProxy
 from onetool_child.rpc import ConnectionLost, Peer
-from onetool_child.subscripts import describe_failed_subscript, describe_shape
+from onetool_child.subscripts import describe_failed_value, describe_shape
 from onetool_child.summary import summary
 from onetool_child.unknown_result import UnknownResult
 
@@ -188,7 +188,7 @@ class Cell:
         kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._get_sanitize()}
         details = {**_describe_missing_name(error), **_describe_file(error)}
-        if shape := describe_failed_subscript(error, FILENAME, self._last_shape):
+        if shape := describe_failed_value(error, FILENAME, self._last_shape):
             details["shape"] = shape
         fields = _describe_fields(error)
         if causes := report_causes(error, FILENAME):

@@ -1,4 +1,4 @@
-"""The value in a failed subscript such as `issue["body"]`: its keys or its type, for the error message.
+"""The value in a failed expression such as `issue["body"]` or `sum(issues)`: its keys or its type, for error messages.
 
 Nothing is evaluated again: variables and parts of plain dicts and lists are read, and tools report their last value.
 """
@@ -29,8 +29,8 @@ def describe_shape(value: Any) -> str:
     return {str: "a string", int: "an integer", float: "a number", bool: "a boolean"}.get(type(value), "")
 
 
-def describe_failed_subscript(error: BaseException, file: str, last_shape: str) -> str:
-    """Return the shape of the value whose subscript failed in this file; `last_shape` is that of the last call."""
+def describe_failed_value(error: BaseException, file: str, last_shape: str) -> str:
+    """Return the shape of the value in a failed expression of this file; `last_shape` is that of the last call."""
     if type(error) not in {KeyError, TypeError}:
         return ""
     trace = error.__traceback__
@@ -42,12 +42,31 @@ def describe_failed_subscript(error: BaseException, file: str, last_shape: str) 
         node = ast.parse(_get_source(trace, file), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    if not isinstance(node, ast.Subscript):
-        return ""
     names = {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}
-    if isinstance(node.value, ast.Call):
-        return last_shape if _is_tool(node.value.func, names) else ""
-    return describe_shape(_read(node.value, names))
+    if isinstance(node, ast.Subscript):
+        return _describe(node.value, names, last_shape)
+    shapes = (_describe(operand, names, last_shape) for operand in _list_operands(node, names))
+    return next((shape for shape in shapes if shape.startswith(("a dict", "a list"))), "")
+
+
+def _describe(node: ast.expr, names: dict[str, Any], last_shape: str) -> str:
+    if isinstance(node, ast.Call):
+        return last_shape if _is_tool(node.func, names) else ""
+    return describe_shape(_read(node, names))
+
+
+def _list_operands(node: ast.expr, names: dict[str, Any]) -> list[ast.expr]:
+    """Return the operands of an operator, a built-in function or a method."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            return [left, right]
+        case ast.Compare(left=left, comparators=others):
+            return [left, *others]
+        case ast.Call(func=ast.Attribute(value=value), args=arguments):
+            return [value, *arguments]
+        case ast.Call(func=ast.Name(id=name), args=arguments) if name not in names:
+            return arguments
+    return []
 
 
 def _is_tool(node: ast.expr, names: dict[str, Any]) -> bool:

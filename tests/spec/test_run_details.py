@@ -444,7 +444,29 @@ def test_a_failed_subscript_shows_the_keys_or_the_type_of_the_value(app: App, co
 
 
 @pytest.mark.parametrize(
-    "code", ["{}['a']", "{1: 2}['a']", "len(5)", "import json\njson.loads('{}')['a']", "(lambda: {})()[0]"]
+    ("code", "shape"),
+    [
+        ("found = sample.search(query='x')\nfound + 1", "a dict with keys: query, count"),
+        ("1 + sample.search(query='x')", "a dict with keys: query, count"),
+        (
+            "rows = sample.give([{'id': 1}, {'id': 2}])\nsorted(rows)",
+            "a list of 2 items; the first is a dict with keys: id",
+        ),
+        ("rows = [{'id': 1}]\n', '.join(rows)", "a list of 1 item; the first is a dict with keys: id"),
+        ("found = {'id': 1}\nfound['id'] < 2 < found", "a dict with keys: id"),
+        ("found = {'id': 1}\nfound.pop('ID')", "a dict with keys: id"),
+    ],
+)
+def test_a_failed_operation_shows_the_keys_of_the_value(app: App, code: str, shape: str) -> None:
+    assert app.failure(code).splitlines()[-1] == f"The value is {shape}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("{}['a']", "{1: 2}['a']", "len(5)", "import json\njson.loads('{}')['a']", "(lambda: {})()[0]"),
+        *("'a' + 1", "def f(x, y): ...\nf([1])"),
+    ],
 )
 def test_other_failures_have_no_keys(app: App, code: str) -> None:
     assert "The value is" not in app.failure(code)
