@@ -158,6 +158,15 @@ def test_redacted_yaml_is_still_yaml(chosen: str) -> None:
     assert yaml.safe_load(text) == {"token": REDACTED, "note": f"x {REDACTED}", "list": [REDACTED]}
 
 
+@pytest.mark.parametrize("chosen", ["yml", "yml_h"])
+def test_sanitized_yaml_is_still_yaml(app: App, chosen: str) -> None:
+    value = {"note": f"x {HOSTILE[1:-1]} y", "list": ["<system>"], "__ot": 1}
+    found = WRAPPED.fullmatch(app.value(f"__sanitize__ = True\n__format__ = {chosen!r}\n{value!r}"))
+    assert found is not None
+    note = "x [REDACTED:trigger] [REDACTED:tag] y"
+    assert yaml.safe_load(found[3]) == {"note": note, "list": ["[REDACTED:trigger]"], "[REDACTED:trigger]": 1}
+
+
 def test_a_setting_sanitizes_every_result() -> None:
     with open_app({"output": {"sanitize": True}}, TOOLS) as app:
         blocks = app.run("print('printed')\nsample.give({'a': 1})").blocks

@@ -25,7 +25,7 @@ from onetool.runner import explain
 from onetool.runner.run_output import RunOutput
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
-from onetool.util.sanitize import sanitize_text
+from onetool.util.sanitize import defuse_data, sanitize_text
 from onetool.util.text import pluralize
 from onetool_child.data import FORMATS, has_too_much_indentation, record_lines
 from onetool_child.errors import restore
@@ -177,7 +177,7 @@ class Presenter:
         try:
             value = await run_in_thread_if(
                 result["bytes"] > LARGE_ANSWER_BYTES or _is_slow(result),
-                partial(_value_blocks, output, result, self._redact),
+                partial(_value_blocks, output, result, self._redact, is_sanitized=self._is_sanitized(output, sanitize)),
             )
         except ToolError as error:  # the value cannot be shown
             text = explain.render_error(error, output.calls)
@@ -257,11 +257,14 @@ class Presenter:
                 text = text.replace("\n", "")
             # An unpaired surrogate, which only hostile code sends, would make the answer impossible to encode.
             texts.append(self._redact(text).encode("utf-8", "backslashreplace").decode())
-        is_sanitized = sanitize if isinstance(sanitize, bool) else self._settings.sanitize
-        if not (is_sanitized or output.is_untrusted):
+        if not self._is_sanitized(output, sanitize):
             return tuple(texts)
         source = ", ".join(sorted(output.sources)[:MAX_SOURCES]) or "run"
         return tuple(sanitize_text(text, source) for text in texts)
+
+    def _is_sanitized(self, output: RunOutput, sanitize: object) -> bool:
+        is_requested = sanitize if isinstance(sanitize, bool) else self._settings.sanitize
+        return is_requested or output.is_untrusted
 
     def _store_large_blocks(
         self, blocks: list[_Block], output: RunOutput, caller: ToolContext, *, is_marked: bool
@@ -322,7 +325,7 @@ def _output_blocks(output: RunOutput) -> list[_Block]:
     return [_Block(output.printed, output.printed_bytes)] if output.printed else []
 
 
-def _value_blocks(output: RunOutput, result: JsonObject, redact: Redactor) -> list[_Block]:
+def _value_blocks(output: RunOutput, result: JsonObject, redact: Redactor, *, is_sanitized: bool) -> list[_Block]:
     chosen = _get_format(result)
     if output.value:
         is_json = result.get("is_json") is True
@@ -339,10 +342,12 @@ def _value_blocks(output: RunOutput, result: JsonObject, redact: Redactor) -> li
         text = render(value, chosen)
         return [_Block([text], len(text.encode()), format=chosen)]
     is_json = chosen in JSON_FORMATS and not (flow and chosen is None)
-    if not is_json:  # in YAML, the brackets of a redacted text need quotes
-        value = redact.redact_data(value)
-    text = render(value, chosen, flow=flow)
-    beside = None if is_json else partial(render, value, "json")
+    if is_json:
+        text = render(value, chosen, flow=flow)
+        return [_Block([text], len(text.encode()), summary(value), is_json, chosen)]
+    value = redact.redact_data(value)  # in YAML, the brackets of a redacted text need quotes
+    text = render(defuse_data(value) if is_sanitized else value, chosen, flow=flow)
+    beside = partial(render, value, "json")
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
 
 
