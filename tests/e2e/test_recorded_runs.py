@@ -262,10 +262,13 @@ def test_lines_and_settings_of_code_are_not_confused_with_parameters() -> None:
 
 def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:
     configure(home, "agents: {default: {permissions: [read, write]}}\n")
-    run(home, "fs.write(path='a.txt', content='x')")
-    shown = run_cli(home, "runs", "show", last_run(home), "--as-test")
-    assert shown.returncode == 1
-    assert "its results were not recorded\nHint: set `approvals: {record: true}`" in shown.stderr
+    for code in ("fs.write(path='a.txt', content='x')", "1 + 1"):  # with and without effects
+        run(home, code)
+        shown = run_cli(home, "runs", "show", last_run(home), "--as-test")
+        assert shown.returncode == 1
+        assert "its results were not recorded\nHint: set `approvals: {record: true}`" in shown.stderr
+    missing = run_cli(home, "runs", "show", "r_none", "--as-test")
+    assert "no run 'r_none', or it has expired" in missing.stderr
 
 
 def test_a_recorded_run_whose_policy_never_asks_is_not_continued_after_a_crash(home: Path) -> None:

@@ -192,9 +192,16 @@ def _write_test(journal: RunJournal, run_id: str) -> str:
     from onetool import snippets
     from onetool.cli.run_as_test import write_test
     from onetool.runner.fence_processor import strip
+    from onetool.runs.replay import not_replayable
     from onetool.runs.views import find_run
+    from onetool.stats import history
 
-    run = find_run(journal.store, run_id)
+    try:
+        run = find_run(journal.store, run_id)
+    except ToolNotFound:
+        if history.find_run(journal.statistics, run_id) is None:
+            raise
+        raise not_replayable(run_id) from None
     code = strip(run.code) if run.kind == "run" else run.code
     if snippets.is_snippet(code):
         code = snippets.expand(code, journal.state.snippets.merge(journal.loaded.settings.snippets, run.agent))

@@ -32,6 +32,7 @@ LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
 MANY_MEMBERS = 5_000  # of lists and objects, encoded in a thread
 SETTLED = frozenset({CallState.DONE, CallState.FAILED})
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED})
+NOT_RECORDED = "its results were not recorded"
 
 
 class RecordedCalls:
@@ -218,15 +219,21 @@ def list_answered(calls: Iterable[DurableCall]) -> list[DurableCall]:
     return [call for call in calls if call.state in SETTLED or call.result is not None]
 
 
+def not_replayable(run_id: str, reason: str = NOT_RECORDED) -> ToolError:
+    """Return the error of a run that cannot be replayed, with the setting that would have recorded it."""
+    hint = "set `approvals: {record: true}` in ~/.onetool/onetool.yaml, then run the code again"
+    return ToolError(f"cannot replay {run_id}: {reason}", hint=hint if reason == NOT_RECORDED else "")
+
+
 def check_replayable(run: DurableRunRecord, calls: Iterable[DurableCall]) -> None:
     """Raise if a run cannot be replayed from its journal."""
     reason = ""
     if run.kind != "run":
         reason = "it is a single call"
     elif run.state not in {"done", "failed"} or run.outcome is None:
-        reason = f"it is {run.state}" if run.state not in {"done", "failed"} else "its results were not recorded"
+        reason = f"it is {run.state}" if run.state not in {"done", "failed"} else NOT_RECORDED
     elif not run.is_replayable or any(call.result is None for call in calls if call.state in SETTLED):
-        reason = "its results were not recorded"
+        reason = NOT_RECORDED
     else:
         outcome = json.loads(run.outcome)
         if outcome["is_cut"]:
@@ -234,8 +241,7 @@ def check_replayable(run: DurableRunRecord, calls: Iterable[DurableCall]) -> Non
         elif outcome["error"] and outcome["error"].get("hint") == TIMEOUT_HINT:
             reason = "it timed out"
     if reason:
-        hint = "set `approvals: {record: true}` in ~/.onetool/onetool.yaml, then run the code again"
-        raise ToolError(f"cannot replay {run.id}: {reason}", hint=hint if "recorded" in reason else "")
+        raise not_replayable(run.id, reason)
 
 
 def _matches(recorded: JsonMapping, positional: Sequence[Any], keywords: JsonMapping) -> bool:
