@@ -122,7 +122,7 @@ def text(value: Any, indent: int | None = None) -> str:
             value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_reject_object
         )
     except (TypeError, ValueError):  # objects, keys that are not strings, or NaN
-        return json.dumps(_replace_nan(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
+        return json.dumps(replace_non_finite(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
 
 
 def record_lines(value: Any, depth: int = 0) -> str:
@@ -146,12 +146,13 @@ def _format_records(value: Any, depth: int) -> Iterator[str]:
         yield text if not isinstance(value, dict) else f"{_READABLE.encode({key: 0})[1:-2]}{text}"
 
 
-def _replace_nan(value: Any) -> Any:
+def replace_non_finite(value: Any, replacement: float | None = None) -> Any:
+    """Return data with this replacement of NaN and infinity."""
     if isinstance(value, dict):
-        return {key: _replace_nan(item) for key, item in value.items()}
+        return {key: replace_non_finite(item, replacement) for key, item in value.items()}
     if isinstance(value, list):
-        return [_replace_nan(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+        return [replace_non_finite(item, replacement) for item in value]
+    return replacement if isinstance(value, float) and not isfinite(value) else value
 
 
 def has_too_much_indentation(value: Any) -> bool:

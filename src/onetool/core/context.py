@@ -338,7 +338,7 @@ class ToolContext(Context):
             "permissions": sorted(self.permissions),
             "sandbox": unfreeze(sandbox),
             "correlation_id": self.correlation_id,
-            "metadata": {name: unfreeze(item) for name, item in self.metadata.items() if _is_data(item)},
+            "metadata": {name: unfreeze(item) for name, item in self.metadata.items() if is_data(item)},
         }
 
     def __post_init__(self) -> None:
@@ -367,8 +367,8 @@ def unfreeze(value: Any) -> Any:
     return [unfreeze(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _is_data(value: Any) -> bool:
-    """Return whether a frozen value is JSON data."""
+def is_data(value: Any) -> bool:
+    """Return whether a value, which may be frozen, is JSON data."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_data(item) for key, item in value.items())
-    return all(map(_is_data, value)) if isinstance(value, tuple) else isinstance(value, str | int | float | None)
+        return all(isinstance(key, str) and is_data(item) for key, item in value.items())
+    return all(map(is_data, value)) if isinstance(value, list | tuple) else isinstance(value, str | int | float | None)

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from onetool.core.schema import Schema
-from onetool.core.schema_work import WORK_PER_STATE, is_expensive, weigh_pattern
+from onetool.core.schema_work import WORK_PER_STATE, follow_pointer, is_expensive, list_objects, weigh_pattern
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -53,7 +53,7 @@ class ForeignSchema(Schema):
     @functools.cached_property
     def _patterns(self) -> Mapping[str, int]:
         """All patterns and the numbers of their states."""
-        names = (name for holder in _list_objects(self.json) for name in _list_patterns(holder))
+        names = (name for holder in list_objects(self.json) for name in _list_patterns(holder))
         return {name: weigh_pattern(name) for name in names}
 
     @functools.cached_property
@@ -86,7 +86,7 @@ class ForeignSchema(Schema):
     @functools.cached_property
     def _size(self) -> tuple[int, int]:
         """The states of all patterns, and the number of values."""
-        patterns = (name for holder in _list_objects(self._linear_json) for name in _list_patterns(holder))
+        patterns = (name for holder in list_objects(self._linear_json) for name in _list_patterns(holder))
         return sum(map(weigh_pattern, patterns)), _count_values(_dump(self._linear_json))
 
     @functools.cached_property
@@ -96,7 +96,7 @@ class ForeignSchema(Schema):
         if not self._unchecked_patterns:
             return self.json
         schema = copy.deepcopy(self.json)
-        for holder in _list_objects(schema):
+        for holder in list_objects(schema):
             for pattern in self._unchecked_patterns & set(_list_patterns(holder)):
                 if holder.get("pattern") == pattern:
                     del holder["pattern"]
@@ -164,23 +164,15 @@ def _iterate_subschemas(schema: JsonMapping) -> Iterator[JsonMapping]:
             pending += _get_if(list, part, key)
         pending += [part.get(key) for key in ("if", "then", "else")]
         pending += dict(_get_if(Mapping, part, "dependentSchemas")).values()
-        pending.append(_follow_reference(schema, part.get("$ref")))
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            pending.append(follow_pointer(schema, reference.split("/")[1:]))
 
 
 def _get_if(kind: type, schema: JsonMapping, key: str) -> Any:
     """Return the value of a keyword, or nothing if it has another type."""
     value = schema.get(key)
     return value if isinstance(value, kind) else ()
-
-
-def _follow_reference(schema: JsonMapping, reference: object) -> Any:
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
-    target: Any = schema
-    for step in reference.split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        target = target.get(key) if isinstance(target, Mapping) else None
-    return target
 
 
 def check_in_process(schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
@@ -212,17 +204,6 @@ def _make_linear_options() -> Any:
     import jsonschema_rs
 
     return jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
-
-
-def _list_objects(schema: Any) -> Iterator[JsonObject]:
-    """Yield all objects in a schema, at any depth."""
-    parts = [schema]
-    for part in parts:  # which grows
-        if isinstance(part, dict):
-            yield part
-            parts += part.values()
-        elif isinstance(part, list):
-            parts += part
 
 
 def _list_patterns(holder: JsonObject) -> list[str]:

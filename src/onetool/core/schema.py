@@ -15,12 +15,12 @@ from itertools import chain, islice, repeat
 from math import isfinite
 from typing import Any, NoReturn, Self
 
-from onetool.core.context import Context
-from onetool.core.schema_work import REFERENCES, expands_too_far, is_expensive
-from onetool.core.source_types import MISSING, Scope, is_data
+from onetool.core.context import Context, is_data
+from onetool.core.schema_work import REFERENCES, expands_too_far, follow_pointer, is_expensive
+from onetool.core.source_types import MISSING, Scope
 from onetool.errors import ArgumentError
 from onetool.util.docstring import arguments as docstring_arguments
-from onetool_child.data import as_data
+from onetool_child.data import as_data, replace_non_finite
 from onetool_child.json_types import JsonMapping, JsonObject
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -409,11 +409,7 @@ def resolve_reference(schema: Any, root: JsonMapping) -> JsonMapping:
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
             break
-        found: Any = root
-        for step in reference[2:].split("/"):
-            key = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, Mapping) else None
-        schema = found
+        schema = follow_pointer(root, reference[2:].split("/"))
     return schema if isinstance(schema, Mapping) else {}
 
 
@@ -585,12 +581,4 @@ class _ReturnSchema(Schema):
         except (TypeError, ValueError):  # it contains objects
             value = as_data(value)
             found = super().problem(value)
-        return found and super().problem(_replace_non_finite(value))
-
-
-def _replace_non_finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _replace_non_finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_replace_non_finite(item) for item in value]
-    return 0.0 if isinstance(value, float) and not isfinite(value) else value
+        return found and super().problem(replace_non_finite(value, 0.0))

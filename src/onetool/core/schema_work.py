@@ -5,13 +5,13 @@ pattern in linear time takes up to 0.04 µs for each of its states and each char
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import inf
 from typing import Any
 from urllib.parse import unquote
 
-from onetool_child.json_types import JsonMapping
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_STEPS = 5_000
 WORK_PER_STATE = 4  # and character, in checks
@@ -38,16 +38,10 @@ class _Unbounded(Exception):
 def expands_too_far(schema: JsonMapping, max_checks: int) -> bool:
     """Return whether any part of the schema may need more checks than `max_checks` for a single value."""
     estimate = _Estimate(schema)
-    parts = [schema]
     try:
-        while parts:
-            part: Any = parts.pop()
-            if isinstance(part, Mapping) and estimate.count(part, None) > max_checks:
-                return True
-            parts += part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
+        return any(estimate.count(part, None) > max_checks for part in list_objects(schema))
     except (_Unbounded, RecursionError):
         return True
-    return False
 
 
 def is_expensive(schema: JsonMapping, value: Any, max_checks: int) -> bool:
@@ -56,6 +50,28 @@ def is_expensive(schema: JsonMapping, value: Any, max_checks: int) -> bool:
         return _Estimate(schema, min(MAX_STEPS, max_checks)).count(schema, value) > max_checks
     except (_Unbounded, RecursionError):
         return True
+
+
+def list_objects(schema: Any) -> Iterator[JsonObject]:
+    """Yield all objects in a schema, at any depth."""
+    parts = [schema]
+    for part in parts:  # which grows
+        if isinstance(part, dict):
+            yield part
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+
+
+def follow_pointer(schema: Any, steps: Iterable[str]) -> Any:
+    """Return the part of a schema at the steps of a JSON pointer; None if it is missing."""
+    for step in steps:
+        key = step.replace("~1", "/").replace("~0", "~")
+        try:
+            schema = schema[int(key)] if isinstance(schema, list) else schema[key]
+        except (LookupError, TypeError, ValueError):
+            return None
+    return schema
 
 
 @lru_cache(maxsize=4_096)
@@ -155,17 +171,10 @@ class _Estimate:
 
     def _resolve(self, reference: Any) -> Any:
         """Return the schema in this document; None if it is missing, which the validator reports."""
-        found: Any = self._root
         head, *steps = unquote(reference).split("/") if isinstance(reference, str) else [""]
         if head != "#":
             raise _Unbounded
-        for step in steps:
-            key = step.replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(key)] if isinstance(found, list) else found[key]
-            except (LookupError, TypeError, ValueError):
-                return None
-        return found
+        return follow_pointer(self._root, steps)
 
 
 def _list(part: Any) -> list[Any]:

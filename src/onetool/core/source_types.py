@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union
 
-from onetool.core.context import ToolContext
+from onetool.core.context import ToolContext, is_data
 
 MAX_STEPS = 1_000  # names and classes that one annotation may lead to
 MAX_MEMBERS = 1_000  # fields of a class, members of an enum, values of a literal
@@ -466,15 +466,6 @@ def _read_config(lineage: list[tuple[ast.ClassDef, Scope]]) -> dict[str, Any]:
 
 def _is_total(keywords: Iterable[ast.keyword]) -> bool:
     return not any(each.arg == "total" and getattr(each.value, "value", True) is False for each in keywords)
-
-
-def is_data(value: Any) -> bool:
-    """Return whether a default is JSON data."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and is_data(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(is_data, value))
-    return value is None or isinstance(value, str | int | float | bool)
 
 
 @functools.cache

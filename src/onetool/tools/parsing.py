@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from onetool.core.foreign_schema import MAX_SCHEMA_BYTES, ForeignSchema, find_problem_in_process
+from onetool.core.schema_work import list_objects
 from onetool.errors import ArgumentError
 from onetool_child.json_types import JsonMapping
 
@@ -48,22 +49,14 @@ def validate(data: Any, schema: JsonMapping, field: str) -> None:
         raise ArgumentError(f"the data does not match the schema: {problem[:MAX_MESSAGE_CHARS]}", field=field)
 
 
-def _collect_names(schema: JsonMapping) -> set[str]:
-    names: set[str] = set()
-    level: list[Any] = [schema]
-    while level:
-        names.update(*(part for part in level if isinstance(part, dict)))
-        level = inner_containers(level)
-    return names
-
-
 def _find_problem(data: Any, schema: JsonMapping) -> str | None:
     foreign = ForeignSchema.from_json(schema)
     foreign.are_references_limited = False
     if foreign.pattern_problem:
         raise ArgumentError(f"invalid schema: {foreign.pattern_problem}", field="schema")
     try:
-        if not COSTLY_KEYWORDS.isdisjoint(_collect_names(schema)) or foreign.is_costly(data):
+        has_costly_keyword = any(not COSTLY_KEYWORDS.isdisjoint(part) for part in list_objects(schema))
+        if has_costly_keyword or foreign.is_costly(data):
             return find_problem_in_process(foreign, data)
         return foreign.problem(data)
     except ArgumentError as error:
