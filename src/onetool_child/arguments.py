@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from onetool_child.errors import ArgumentError, get_message
 from onetool_child.interface import Context
@@ -127,11 +127,7 @@ class Parameters:
         self.names = frozenset((*code.co_varnames[:count], self.variadic))
         for name, default in (*self.positional.items(), *(inner.__kwdefaults__ or {}).items()):
             if type(default).__name__ == "FieldInfo":
-                self.computed_defaults[name] = _get_default_maker(default)
-
-
-def _get_default_maker(field: Any) -> Callable[[], Any]:
-    return lambda: field.get_default(call_default_factory=True)
+                self.computed_defaults[name] = partial(default.get_default, call_default_factory=True)
 
 
 @lru_cache(maxsize=1024)

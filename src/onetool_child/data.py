@@ -155,6 +155,15 @@ def replace_non_finite(value: Any, replacement: float | None = None) -> Any:
     return replacement if isinstance(value, float) and not isfinite(value) else value
 
 
+def is_deeper_than(value: Any, max_depth: int) -> bool:
+    """Return whether data is nested deeper than `max_depth`, level by level instead of by recursion."""
+    level = [value]
+    for _ in range(max_depth):
+        collections = [item for item in level if isinstance(item, dict | list)]
+        level = [inner for item in collections for inner in (item.values() if isinstance(item, dict) else item)]
+    return any(isinstance(item, dict | list) for item in level)
+
+
 def has_too_much_indentation(value: Any) -> bool:
     """Return whether indentation is too large: a megabyte of nested brackets makes 500 MB of whitespace."""
     indentation = 0

@@ -20,19 +20,18 @@ OWN_DIRECTORY = os.path.dirname(__file__)  # noqa: PTH120 - importing pathlib is
 
 def report_error(error: BaseException, directory: str) -> str:
     """Return where the error occurred in the files of this directory. Empty for a ToolError: its message says all."""
-    if isinstance(error, ToolError):
-        return ""
-    try:
-        return "\n".join(line[:MAX_LINE_CHARS] for line in _report(error, directory, MAX_CAUSES))
-    except Exception:  # noqa: BLE001 - the attributes of an exception may be anything
-        return ""
+    return "" if isinstance(error, ToolError) else _join(_report(error, directory, MAX_CAUSES))
 
 
 def report_causes(error: BaseException, file: str) -> str:
     """Return the notes, the members and the causes of an error, with their lines in this file."""
+    return _join(_report_causes(error, file, MAX_CAUSES))
+
+
+def _join(lines: Iterator[str]) -> str:
     try:
-        return "\n".join(line[:MAX_LINE_CHARS] for line in _report_causes(error, file, MAX_CAUSES))
-    except Exception:  # noqa: BLE001 - see above
+        return "\n".join(line[:MAX_LINE_CHARS] for line in lines)
+    except Exception:  # noqa: BLE001 - the attributes of an exception may be anything
         return ""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onetool.clients.yaml_edit import add_items, parse_mapping, read_list, remove_item, update
+from onetool.clients.yaml_edit import parse_mapping, read_list, set_value, update
 from onetool.errors import ConfigError
 from onetool.util import yaml_loader
 
@@ -27,13 +27,17 @@ def read_tokens(text: str) -> list[object]:
     return read_list(text, "x.yaml", "auth", "tokens")
 
 
+def set_tokens(text: str, tokens: list[object]) -> str:
+    return set_value(text, "x.yaml", ("auth", "tokens"), tokens)
+
+
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
 def test_adding_and_removing_an_item_keeps_the_rest(text: str) -> None:
-    both = add_items(text, "x.yaml", "auth", "tokens", [B])
+    both = set_tokens(text, [*read_tokens(text), B])
     assert read_tokens(both) == [A, B]
     assert all(line.partition("#")[2] in both for line in text.splitlines())
-    assert read_tokens(remove_item(both, "x.yaml", "auth", "tokens", 0)) == [B]
-    again = remove_item(both, "x.yaml", "auth", "tokens", 1)
+    assert read_tokens(set_tokens(both, [B])) == [B]
+    again = set_tokens(both, [A])
     assert yaml_loader.read(again, "x.yaml").data == yaml_loader.read(text, "x.yaml").data
     assert ("\r\n" in again) == ("\r\n" in text)
     assert "\n" not in again.replace("\r\n", "") or "\r\n" not in text
@@ -41,7 +45,7 @@ def test_adding_and_removing_an_item_keeps_the_rest(text: str) -> None:
 
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
 def test_removing_the_last_item_leaves_an_empty_list_and_outer_comments(text: str) -> None:
-    emptied = remove_item(text, "x.yaml", "auth", "tokens", 0)
+    emptied = set_tokens(text, [])
     assert yaml_loader.read(emptied, "x.yaml").data["auth"] == {"tokens": []}
     for comment in ("# mine", "# all of them", "# end", "# behind", "# c"):
         assert (comment in emptied) == (comment in text)
@@ -49,7 +53,7 @@ def test_removing_the_last_item_leaves_an_empty_list_and_outer_comments(text: st
 
 @pytest.mark.parametrize("text", EMPTY)
 def test_a_missing_list_is_created(text: str) -> None:
-    made = add_items(text, "x.yaml", "auth", "tokens", [A, B])
+    made = set_tokens(text, [A, B])
     assert read_tokens(made) == [A, B]
     assert {**yaml_loader.read(made, "x.yaml").data, "auth": None} == {
         **(yaml_loader.read(text, "x").data or {}),
@@ -59,7 +63,7 @@ def test_a_missing_list_is_created(text: str) -> None:
 
 
 def test_strings_that_look_like_numbers_stay_strings() -> None:
-    made = add_items("", "x.yaml", "auth", "tokens", [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"])
+    made = set_tokens("", [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"])
     assert read_tokens(made) == [{"hash": "1e5"}, {"hash": "123"}, {"hash": "yes"}, "*", "a: b"]
 
 
@@ -74,7 +78,7 @@ def test_strings_that_look_like_numbers_stay_strings() -> None:
 )
 def test_a_list_that_cannot_be_edited_is_an_error(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        add_items(text, "x.yaml", "auth", "tokens", [B])
+        set_tokens(text, [*read_tokens(text), B])
 
 
 # --- changes of any value -------------------------------------------------------------------------------------------

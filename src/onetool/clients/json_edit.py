@@ -25,9 +25,9 @@ from onetool.clients.edits import (
 )
 from onetool.errors import ConfigError
 from onetool.util.problem import Location
+from onetool_child.data import MAX_DEPTH, is_deeper_than
 from onetool_child.json_types import JsonMapping
 
-MAX_DEPTH = 200
 TOO_DEEP = "is nested too deeply"
 _TOKEN = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _COMMA = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|[\[{][ \t\r\n]*,|,(?=[ \t\r\n]*[\]}])')  # `[,` stays invalid
@@ -75,13 +75,7 @@ class JsonDocument:
         except RecursionError:
             raise self.error(start, TOO_DEEP) from None
         self.root = Node("", start, start, start, len(text), value) if start < len(text) else None
-        level = [value]
-        for _ in range(MAX_DEPTH + 1):
-            lists = (
-                each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)
-            )
-            level = [inner for values in lists for inner in values]
-        if level:
+        if is_deeper_than(value, MAX_DEPTH):
             raise self.error(start, TOO_DEEP)
 
     def members(self, node: Node) -> list[Node]:

@@ -4,7 +4,7 @@ The result is parsed again: it must equal the old data with the change, or nothi
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -42,17 +42,6 @@ def read_list(text: str, source: str, section: str, key: str) -> list[Any]:
     if not isinstance(found, list):
         raise ConfigError(f"{source}: {section}.{key} must be a list such as [a, b]")
     return found
-
-
-def add_items(text: str, source: str, section: str, key: str, items: Iterable[Any]) -> str:
-    """Return the text with these items at the end of a list, which is created if missing."""
-    return set_value(text, source, (section, key), [*read_list(text, source, section, key), *items])
-
-
-def remove_item(text: str, source: str, section: str, key: str, index: int) -> str:
-    """Return the text without one item of a list."""
-    old = read_list(text, source, section, key)
-    return set_value(text, source, (section, key), [*old[:index], *old[index + 1 :]])
 
 
 def set_value(text: str, source: str, path: Sequence[str], value: Any) -> str:

@@ -3,7 +3,6 @@
 A token is 32 random bytes, so that a plain hash of it can be neither guessed nor reversed.
 """
 
-import hashlib
 import hmac
 import secrets
 import time
@@ -11,17 +10,13 @@ from collections.abc import Iterable, Mapping
 
 from onetool.config.model import Token
 from onetool.util.clock_watch import Clock
-from onetool.util.token_ids import TOKEN_ID_CHARS
+from onetool.util.token_ids import TOKEN_ID_CHARS, hash_token
 
 PREFIX = "ot_"
 
 
 def new_token() -> str:
     return PREFIX + secrets.token_urlsafe(32)
-
-
-def hash_token(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def identify_token(token: Token) -> str:

@@ -318,8 +318,7 @@ class _Merged:
             self.errors.append(Problem(f"the settings have {len(own_errors) - _MAX_PROBLEMS:,} more problems"))
         if settings is None or self._unresolved:
             settings = _keep_valid(data, self._unresolved)
-        agents = self._raw.get("agents")
-        written = agents if errors and isinstance(agents, dict) else {}
+        written = self.written_agents if errors else {}
         for loc, reason, *hint in find_contradictions(settings):
             # The agent of a token may exist and have been left out as invalid.
             if loc[0] != "auth" or value_at(self._raw, loc) not in written:

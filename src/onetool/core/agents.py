@@ -17,7 +17,6 @@ from onetool.core.policy.rules import Policy
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.paths import Directories, resolve_path
-from onetool.stats.tokens import count_tokens
 from onetool.util.problem import UNTRUSTED
 from onetool_child.json_types import JsonMapping
 
@@ -97,9 +96,7 @@ class Agents:
         if name not in self._guards:
             if limits == Limits():
                 return None
-            self._guards[name] = self._make_guard(
-                limits, agent=name, warn=partial(self._warn, name), count_tokens=count_tokens
-            )
+            self._guards[name] = self._make_guard(limits, agent=name, warn=partial(self._warn, name))
         return self._guards[name]
 
 

@@ -146,16 +146,12 @@ class HeldTools(ToolSource):
             )
         if tool.timeout is not None and not tool.timeout > 0:
             raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a positive number of seconds")
-        if not all(isinstance(each, Permission) for each in tool.permissions):  # a program may pass strings
-            try:
-                tool = replace(tool, permissions=permissions(tool.permissions))
-            except (TypeError, ValueError) as error:
-                raise ToolError(f"cannot register {tool.name}: {error}") from None
-        if tool.effects is not None:
-            try:
-                tool = replace(tool, effects=effects(tool.effects))
-            except (TypeError, ValueError) as error:
-                raise ToolError(f"cannot register {tool.name}: {error}") from None
+        declared_effects = tool.effects
+        try:  # a program may pass strings
+            parsed_effects = None if declared_effects is None else effects(declared_effects)
+            tool = replace(tool, permissions=permissions(tool.permissions), effects=parsed_effects)
+        except (TypeError, ValueError) as error:
+            raise ToolError(f"cannot register {tool.name}: {error}") from None
         self.version += 1
         self.held[tool.name] = tool
         pack, _, short = (python := python_name(tool.name)).rpartition(".")

@@ -265,7 +265,9 @@ class Schema:
     def _validator(self) -> Any:
         import jsonschema_rs
 
-        if self._has_references and self._expands_too_far():
+        text = str(self.json)
+        has_references = any(f"'{name}'" in text for name in REFERENCES)
+        if has_references and self._expands_too_far():
             reason = "its references cannot be resolved, or expand to too many schemas"
             raise ArgumentError(f"invalid schema of the tool: {reason}", reason=reason)
         try:
@@ -292,11 +294,6 @@ class Schema:
     def _has_alternatives(self) -> bool:
         text = str(self.json)
         return any(f"'{name}'" in text for name in ("anyOf", "oneOf", *REFERENCES))
-
-    @functools.cached_property
-    def _has_references(self) -> bool:
-        text = str(self.json)
-        return any(f"'{name}'" in text for name in REFERENCES)
 
     def _expands_too_far(self) -> bool:
         return expands_too_far(self.json, MAX_CHECKS)
@@ -520,10 +517,12 @@ def parse_signature(node: FunctionNode, scope: Scope | None = None) -> inspect.S
 
 def list_parameter_names(node: FunctionNode) -> list[str]:
     """Return the names of the arguments of a tool, without resolving types."""
-    found = _list_parameters(node)
-    named = [(each, ast.unparse(each.annotation).rpartition(".")[2] if each.annotation else "") for each, _, _ in found]
-    parameters = [inspect.Parameter(each.arg, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for each, kind in named]
-    return [each.name for each in parameters if not takes_context(each)]
+    names = []
+    for argument, _, _ in _list_parameters(node):
+        annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+        if annotation.rpartition(".")[2] not in CONTEXT_NAMES:
+            names.append(argument.arg)
+    return names
 
 
 def _list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, Any]]:

@@ -54,8 +54,8 @@ class TokenFile:
             warning = "" if existing else _warn_replaced(accepted, self._file)
             if warning and not may_replace:
                 raise ToolError(f"only the owner may do this: {warning}")
-            entry = _make_entry(token)
-            self._write(before, yaml_edit.add_items(before.text, self.place, SECTION, KEY, [entry]))
+            entries = [*existing, _make_entry(token)]
+            self._write(before, yaml_edit.set_value(before.text, self.place, (SECTION, KEY), entries))
         return (warning,) if warning else ()
 
     def revoke(self, name: str, accepted: Iterable[Token] = ()) -> bool:
@@ -68,8 +68,9 @@ class TokenFile:
             if name not in names:
                 return False
             index = names.index(name)
+            remaining = [*entries[:index], *entries[index + 1 :]]
             try:
-                self._write(before, yaml_edit.remove_item(before.text, self.place, SECTION, KEY, index))
+                self._write(before, yaml_edit.set_value(before.text, self.place, (SECTION, KEY), remaining))
             except StorageError:  # such as a full disk
                 if not _erase(before, str(entries[index].get("hash"))):
                     raise

@@ -234,16 +234,9 @@ def _build_results(matches: list[_Match], context: ToolContext) -> list[JsonObje
     paths = {
         name: str(path.relative_to(working_directory) if path.is_relative_to(working_directory) else path)
         for name, path in names.items()
-        if _is_admitted(files, path)
+        if files.is_allowed(path)
     }
     return [_build_result(match, paths[match.file]) for match in sorted(matches) if match.file in paths]
-
-
-def _is_admitted(files: Files, path: Path) -> bool:
-    try:
-        return files.is_allowed(path)
-    except ArgumentError:  # a name that is not valid text, which no tool can open
-        return False
 
 
 def _build_result(match: _Match, file: str) -> JsonObject:

@@ -5,7 +5,8 @@ from typing import Any, NoReturn
 
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError
-from onetool.tools.parsing import MAX_DEPTH, is_deeper_than, validate
+from onetool.tools.parsing import validate
+from onetool_child.data import MAX_DEPTH, is_deeper_than
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, has_few_values
 

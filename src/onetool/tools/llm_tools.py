@@ -5,6 +5,7 @@
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 from anyio.to_thread import run_sync as run_in_thread
@@ -40,7 +41,8 @@ async def transform(input: Any, prompt: str, context: ToolContext, schema: JsonO
     Example:
         llm.transform(reviews, "Rate each review from 1 to 5", schema={"type": "array", "items": {"type": "integer"}})
     """
-    data = input if isinstance(input, str) else await run_in_thread(_to_json, input)
+    to_json = partial(json.dumps, ensure_ascii=False, default=str)
+    data = input if isinstance(input, str) else await run_in_thread(to_json, input)
     return await _complete(f"{prompt}\n\nData:\n{data}", schema, context, "llm.transform")
 
 
@@ -89,7 +91,3 @@ def _find_problem(answer: str, schema: JsonObject) -> tuple[Any, str]:
         if error.fields.get("field") == "schema":
             raise
         return None, error.message
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)

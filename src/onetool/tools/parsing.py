@@ -4,39 +4,18 @@ Validating against a hostile schema can take forever. Schemas that may be expens
 """
 
 import json
-from collections.abc import Collection
 from typing import Any
 
 from onetool.core.foreign_schema import MAX_SCHEMA_BYTES, ForeignSchema, find_problem_in_process
 from onetool.core.schema_work import list_objects
 from onetool.errors import ArgumentError
+from onetool_child.data import MAX_DEPTH, is_deeper_than
 from onetool_child.json_types import JsonMapping
 
-MAX_DEPTH = 200
 COSTLY_KEYWORDS = frozenset({
     *("$ref", "$dynamicRef", "$recursiveRef", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
 })  # fmt: skip
 MAX_MESSAGE_CHARS = 1000
-
-
-def inner_containers(values: Collection[Any]) -> list[Any]:
-    """Return the lists and objects directly inside these containers."""
-    return [
-        inner
-        for outer in values
-        for inner in (outer.values() if isinstance(outer, dict) else outer)
-        if isinstance(inner, dict | list)
-    ]
-
-
-def is_deeper_than(data: Any, max_depth: int) -> bool:
-    """Return whether data is nested deeper than `max_depth`, level by level instead of by recursion."""
-    level = inner_containers([[data]])
-    for _ in range(max_depth):
-        if not level:
-            return False
-        level = inner_containers(level)
-    return bool(level)
 
 
 def validate(data: Any, schema: JsonMapping, field: str) -> None:

@@ -5,13 +5,13 @@ by its first use.
 """
 
 import contextlib
-import hashlib
 import secrets
 import time
 from pathlib import Path
 
 from onetool.util import atomic
 from onetool.util.running_servers import DIRECTORY
+from onetool.util.token_ids import hash_token
 
 CODE_SECONDS = 120.0
 SUFFIX = ".code"
@@ -41,4 +41,4 @@ def redeem_code(user: Path, code: str) -> bool:
 
 
 def _code_path(user: Path, code: str) -> Path:
-    return user / DIRECTORY / f"{hashlib.sha256(code.encode('utf-8', 'surrogatepass')).hexdigest()}{SUFFIX}"
+    return user / DIRECTORY / f"{hash_token(code)}{SUFFIX}"

@@ -41,9 +41,9 @@ def suggestion_hint(matches: Iterable[object]) -> str:
     return f"did you mean {' or '.join(names)}?" if names else ""
 
 
-def suggest(word: str, known: Iterable[str], max_matches: int = 1) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """Return a question that suggests the known names closest to a word; empty if none is close."""
-    return did_you_mean(get_close_matches(word, list(known), max_matches))
+    return did_you_mean(get_close_matches(word, list(known), 1))
 
 
 def count_common(old: Sequence[str], new: Sequence[str]) -> int:

@@ -16,12 +16,12 @@ def includes_scope(scope: str, needed: str) -> bool:
 
 def identify_subject(issuer: str, subject: str) -> str:
     """Return a subject's id, the same for all its JWTs. It begins with the issuer's id."""
-    return identify_issuer(issuer) + _digest(subject)[:TOKEN_ID_CHARS]
+    return identify_issuer(issuer) + hash_token(subject)[:TOKEN_ID_CHARS]
 
 
 def identify_issuer(issuer: str) -> str:
-    return f"{SUBJECT_PREFIX}{_digest(issuer)[:12]}_"
+    return f"{SUBJECT_PREFIX}{hash_token(issuer)[:12]}_"
 
 
-def _digest(text: str) -> str:
+def hash_token(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

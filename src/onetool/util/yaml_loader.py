@@ -82,9 +82,9 @@ def read(text: str, source: str, *, typed: bool = True) -> YamlDocument:
     return _read(text.removeprefix("\ufeff"), source, typed, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def read_file(path: Path, *, typed: bool = True) -> YamlDocument:
+def read_file(path: Path) -> YamlDocument:
     """Parse a file. Raise FileNotFoundError if it is missing, and ConfigError for any other problem."""
-    return read_bytes(load_bytes(path), str(path), typed=typed)
+    return read_bytes(load_bytes(path), str(path))
 
 
 def read_bytes(raw: bytes, source: str, *, typed: bool = True) -> YamlDocument:
