@@ -23,7 +23,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from onetool_child import data, errors, media, messages
-from onetool_child.capture import FILENAME, NO_VALUE, execute, find_value_line
+from onetool_child.capture import FILENAME, NO_VALUE, Namespace, execute, find_value_line
 from onetool_child.error_report import report_causes
 from onetool_child.help_function import HelpFunction
 from onetool_child.json_types import JsonObject
@@ -59,7 +59,7 @@ class Cell:
         self._id = 0
         self._params: JsonObject = {}
         self._from_ot: list[Any] = []
-        self._main: dict[str, Any] = {}
+        self._main: Namespace = {}
         self._finder = PackFinder(self._import_pack)
         self._deadline = self._paused_for = 0.0
         self._on_clock: Any = None  # called with the times of calls in a deterministic run
@@ -91,7 +91,7 @@ class Cell:
 
     def rehearse(self) -> None:
         """Run once without effects, so that the memory pages exist when the real run comes."""
-        names: dict[str, Any] = {"packs": {"rehearsal": ["call"]}, "tools": {}}
+        names: JsonObject = {"packs": {"rehearsal": ["call"]}, "tools": {}}
         self._params = {"code": REHEARSAL, "names": names, "format": None, "max_output": OUTPUT_BUFFER_BYTES}
         with self._peer.disconnected('"2000-01-01T00:00:00"'):
             self._encode_success(execute(REHEARSAL, self._create_namespace()))
@@ -208,7 +208,7 @@ class Cell:
 
     # --- the namespace ------------------------------------------------------------------------------------------
 
-    def _create_namespace(self) -> dict[str, Any]:
+    def _create_namespace(self) -> Namespace:
         """Create a real module, so that classes, enums, dataclasses and pickle find themselves by name."""
         code = self._params["code"]
         linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _split_lines(code)], FILENAME)
@@ -221,9 +221,9 @@ class Cell:
         self._main = module.__dict__
         return self._main
 
-    def _bind_names(self, code: str, names: dict[str, Any]) -> dict[str, Any]:
+    def _bind_names(self, code: str, names: JsonObject) -> Namespace:
         """Return the errors, packs, aliases and projects whose names occur in the code."""
-        known: dict[str, Any] = {name: errors.TREE[name] for name in errors.TREE if name in code}
+        known: Namespace = {name: errors.TREE[name] for name in errors.TREE if name in code}
         spelled = names.get("spelled", {})  # packs by the names in the code, which differ in case
         for pack, tools in names["packs"].items():
             known[pack] = self._make_pack(spelled.get(pack, pack), tools)
@@ -255,7 +255,7 @@ class Cell:
         params = {"names": unknown[:MAX_NAMES], "used": used[:MAX_NAMES]}
         return self._bind_names("", self._peer.request("names", params))
 
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], account: str = "") -> Any:
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: JsonObject, account: str = "") -> Any:
         self._output.flush()  # send printed output before waiting for the call
         params = {"name": name, "args": args, "kwargs": kwargs, **({"account": account} if account else {})}
         value = self._peer.request("call", params)
@@ -270,7 +270,7 @@ class Cell:
         """Return a placeholder for the result of a call that a plan did not make."""
         return UnknownResult(data, lambda line: self._peer.request("inspect", {"data": data, "line": line}))
 
-    def _run_snippet(self, name: str, values: dict[str, Any]) -> Any:
+    def _run_snippet(self, name: str, values: JsonObject) -> Any:
         """Run a snippet in its own namespace, like a function."""
         if SNIPPET_DEPTH.get() >= MAX_SNIPPET_DEPTH:
             raise errors.ToolError(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    Function = Callable[..., Any]
     Patch = Callable[[ModuleType], None]
 
 NANOSECONDS = 1_000_000_000
@@ -162,7 +163,7 @@ def _patch_time(started: int, is_replaying: Callable[[], bool]) -> None:
     def monotonic_ns() -> int:
         return _monotonic_ns() if _is_standard(sys._getframe(1)) else read_elapsed()  # noqa: SLF001
 
-    patched: dict[str, Callable[..., Any]] = {"sleep": sleep, "monotonic": monotonic, "monotonic_ns": monotonic_ns}
+    patched: dict[str, Function] = {"sleep": sleep, "monotonic": monotonic, "monotonic_ns": monotonic_ns}
     patched["time_ns"], patched["time"] = read, lambda: read() / NANOSECONDS
     for name in ("perf_counter", "process_time", "thread_time"):
         patched[f"{name}_ns"], patched[name] = read_elapsed, lambda: read_elapsed() / NANOSECONDS
@@ -176,7 +177,7 @@ def _patch_time(started: int, is_replaying: Callable[[], bool]) -> None:
     vars(time).update((name, function) for name, function in patched.items() if hasattr(time, name))
 
 
-def _with_default(function: Callable[[Any], Any], default: Callable[[], Any]) -> Callable[..., Any]:
+def _with_default(function: Callable[[Any], Any], default: Callable[[], Any]) -> Function:
     return functools.wraps(function)(lambda value=None, /: function(default() if value is None else value))
 
 
@@ -243,7 +244,7 @@ def _patch_random(module: ModuleType) -> None:
     def seed_from_run(self: Any, a: Any = None, version: int = 2) -> None:
         seed(self, int.from_bytes(_current().urandom(BLOCK_BYTES), "big") if a is None else a, version)
 
-    def make_function(name: str) -> Callable[..., Any]:
+    def make_function(name: str) -> Function:
         @functools.wraps(getattr(shared, name))
         def call(*args: Any, **kwargs: Any) -> Any:
             return getattr(_current().random, name)(*args, **kwargs)
@@ -282,9 +283,9 @@ def _patch_uuid(module: ModuleType) -> None:
 
 
 def _patch_threads() -> None:
-    def make_start(start_thread: Callable[..., Any]) -> Callable[..., Any]:
+    def make_start(start_thread: Function) -> Function:
         @functools.wraps(start_thread)
-        def start(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def start(function: Function, *args: Any, **kwargs: Any) -> Any:
             source = _current().create_child()
             if isinstance(thread := getattr(function, "__self__", None), threading.Thread):
                 vars(thread)["_source"] = source
@@ -309,7 +310,7 @@ def _patch_threads() -> None:
     threading.Condition.wait = wait_and_advance  # type: ignore[method-assign]
 
 
-def _run_with(source: Source, function: Callable[..., Any]) -> Callable[..., Any]:
+def _run_with(source: Source, function: Function) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
         with _using(source):
             return function(*args, **kwargs)
@@ -317,7 +318,7 @@ def _run_with(source: Source, function: Callable[..., Any]) -> Callable[..., Any
     return run
 
 
-def _catch_up(wait: Callable[..., Any]) -> Any:
+def _catch_up(wait: Function) -> Any:
     """Advance the clock to the end of the thread or task that `wait` has waited for."""
 
     @functools.wraps(wait)
@@ -340,7 +341,7 @@ def _patch_thread_pools(module: ModuleType) -> None:
     submit = module.ThreadPoolExecutor.submit
 
     @functools.wraps(submit)
-    def submit_with_source(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit_with_source(self: Any, function: Function, /, *args: Any, **kwargs: Any) -> Any:
         source = _current().create_child()
         # How many threads the pool starts depends on their speed.
         with _using(Source(source.urandom(BLOCK_BYTES), source.clock)):

@@ -9,10 +9,12 @@ import time
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Collection, Generator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterable, AsyncIterator, Collection, Generator, Iterable, Iterator
     from os import PathLike
     from pathlib import Path
     from typing import Any
+
+    from onetool_child.json_types import JsonMapping
 
 PROGRESS_SECONDS = 0.05  # between two messages
 MAX_PROGRESS_CHARS = 500
@@ -41,13 +43,13 @@ class Context:
 
     __slots__ = ()
     agent_id: str
-    agent_config: Mapping[str, Any]  # `tool_config` of the agent: settings by tool name
+    agent_config: JsonMapping  # `tool_config` of the agent: settings by tool name
     permissions: Collection[str]  # of the agent
-    sandbox: Mapping[str, Any] | None
+    sandbox: JsonMapping | None
     budget_guard: Any  # only of built-in tools and tools of programs
     correlation_id: str
-    metadata: Mapping[str, Any]
-    settings: Mapping[str, Any]  # of the pack: `tools.<pack>` in onetool.yaml
+    metadata: JsonMapping
+    settings: JsonMapping  # of the pack: `tools.<pack>` in onetool.yaml
 
     @property
     def working_dir(self) -> Path:
@@ -128,7 +130,7 @@ def check_level(level: str) -> str:
     return level
 
 
-def check_form(schema: Any) -> Mapping[str, Any]:
+def check_form(schema: Any) -> JsonMapping:
     """Return the JSON Schema of an answer, also for a pydantic model. Without one, a person accepts or declines."""
     if schema is None:
         return {"type": "object", "properties": {}}

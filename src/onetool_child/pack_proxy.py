@@ -9,20 +9,17 @@ import json
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
+from onetool_child.json_types import JsonObject
 from onetool_child.names import IN_CODE
 from onetool_child.tool_signature import build_signature
 from onetool_child.unknown_result import UnknownResult
 
-if TYPE_CHECKING:
-    from onetool_child.json_types import JsonObject
-
 Call = Callable[..., Any]  # with the name of a tool, positional and named arguments, and an account
-Request = Callable[[str, dict[str, Any]], Any]
-Snippet = Callable[[str, dict[str, Any]], Any]
+Request = Callable[[str, JsonObject], Any]
 HELP = "ot.help"
 MAX_LISTED_TOOLS = 20
 MAX_PARALLEL_CALLS = 32
@@ -120,7 +117,7 @@ class PackProxy:
 class OtProxy(PackProxy):
     """The pack `ot`, with the functions that run inside the cell."""
 
-    def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request, snippet: Snippet) -> None:
+    def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request, snippet: Request) -> None:
         super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, request)
         self.__dict__["_snippet"] = snippet
 
@@ -142,7 +139,7 @@ class OtProxy(PackProxy):
         if not account:
             raise ArgumentError("the account must not be empty", hint='ot.account("gh", "work").list_issues()')
 
-        def call(tool: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def call(tool: str, args: tuple[Any, ...], kwargs: JsonObject) -> Any:
             return self._call(tool, args, kwargs, account)
 
         return PackProxy(name, (), call, self._request)

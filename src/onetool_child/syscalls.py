@@ -20,9 +20,10 @@ AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": X86_64, "aarch64": AARCH64}
 CAPSET = {"x86_64": 126, "aarch64": 91}
 NONE = None  # the call does not exist on that architecture
+Numbers = dict[str, tuple[int | None, int | None]]  # of calls by name: on x86_64 and on aarch64
 
 # fmt: off
-ALLOWED: dict[str, tuple[int | None, int | None]] = {
+ALLOWED: Numbers = {
     # open files, and files that Landlock allows to open
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "pwrite64": (18, 68),
     "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287), "lseek": (8, 62),
@@ -69,16 +70,16 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
 
 # Cells must not change modes and times of files, and Landlock does not prevent it: the call does nothing and reports
 # success, so that shutil and tarfile work in the scratch directory. (The zygote removes directories of mode 0.)
-PRETENDED: dict[str, tuple[int | None, int | None]] = {
+PRETENDED: Numbers = {
     "chmod": (90, NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "utime": (132, NONE), "utimes": (235, NONE), "futimesat": (261, NONE), "utimensat": (280, 88),
 }
 
 # libc tries these first and falls back by itself when they do not exist.
-MISSING: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
+MISSING: Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
 
 # Python works without extended attributes, and libc without reserved space, if these are not supported.
-UNSUPPORTED: dict[str, tuple[int | None, int | None]] = {
+UNSUPPORTED: Numbers = {
     "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13), "fallocate": (285, 47),
 }
 
@@ -88,13 +89,13 @@ IOCTL = (16, 29)
 KILL = (62, 129)
 TGKILL = (234, 131)
 PIDFD_OPEN = (434, 434)
-ZYGOTE_CALLS: dict[str, tuple[int | None, int | None]] = {
+ZYGOTE_CALLS: Numbers = {
     "clone": CLONE, "kill": KILL, "tgkill": TGKILL, "setsid": (112, 157), "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446), "pidfd_open": PIDFD_OPEN,
 }
 SOCKET = (41, 198)
 # Calls with which a sandboxed extension could change files that it may only read, or leave data behind.
-DENIED_TO_EXTENSIONS: dict[str, tuple[int | None, int | None]] = {
+DENIED_TO_EXTENSIONS: Numbers = {
     "chown": (92, NONE), "lchown": (94, NONE), "fchown": (93, 55), "fchownat": (260, 54),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),

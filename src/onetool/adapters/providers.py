@@ -10,11 +10,12 @@ from typing import Any, Literal
 from onetool.adapters.model_tools import ModelResult, call_tool, list_tools
 from onetool.core.bus.bus import ToolBus
 from onetool.core.context import ToolContext
+from onetool_child.json_types import JsonObject
 
 
 def to_openai_tools(
     bus: ToolBus, context: ToolContext | None = None, *, api: Literal["chat", "responses"] = "chat"
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return the tools of the bus for `tools=` of OpenAI: of chat completions, or of the Responses API.
 
     With a context, return only the tools that calls with it may use.
@@ -28,7 +29,7 @@ def to_openai_tools(
     return [{"type": "function", **function, "strict": False} for function in functions]
 
 
-async def call_openai_tool(bus: ToolBus, call: object, context: ToolContext | None = None) -> dict[str, Any]:
+async def call_openai_tool(bus: ToolBus, call: object, context: ToolContext | None = None) -> JsonObject:
     """Execute a tool call of an OpenAI model. Return the message, or the input item, that answers it.
 
     An error is part of the message, because the model reads it.
@@ -40,7 +41,7 @@ async def call_openai_tool(bus: ToolBus, call: object, context: ToolContext | No
     return {"role": "tool", "tool_call_id": _get(call, "id"), "content": result.text}
 
 
-def to_anthropic_tools(bus: ToolBus, context: ToolContext | None = None) -> list[dict[str, Any]]:
+def to_anthropic_tools(bus: ToolBus, context: ToolContext | None = None) -> list[JsonObject]:
     """Return the tools of the bus for `tools=` of Anthropic's Messages API.
 
     With a context, return only the tools that calls with it may use.
@@ -51,7 +52,7 @@ def to_anthropic_tools(bus: ToolBus, context: ToolContext | None = None) -> list
     ]
 
 
-async def call_anthropic_tool(bus: ToolBus, call: object, context: ToolContext | None = None) -> dict[str, Any]:
+async def call_anthropic_tool(bus: ToolBus, call: object, context: ToolContext | None = None) -> JsonObject:
     """Execute a `tool_use` block of an Anthropic model. Return the `tool_result` block that answers it."""
     result = await _call_with_data(bus, call, _get(call, "input") or {}, context)
     answer = {"type": "tool_result", "tool_use_id": _get(call, "id"), "content": result.text}

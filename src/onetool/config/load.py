@@ -50,6 +50,7 @@ from onetool.util.text import suggestion_hint
 from onetool.util.validation_text import describe_problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
+Values = Mapping[str, str]  # of secrets and environment variables, by name
 _PREFIX = "ONETOOL_"
 # `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
 _NO_OVERRIDES = frozenset(
@@ -99,10 +100,10 @@ _PHRASES = {
 }
 
 
-class _ProgramEnvironment(Mapping[str, str]):
+class _ProgramEnvironment(Values):
     """The variables that settings may use. A copy would read all of them, and the daemon keeps those that are read."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Values) -> None:
         self._env = env
 
     def __getitem__(self, name: str) -> str:
@@ -120,17 +121,17 @@ class _ProgramEnvironment(Mapping[str, str]):
 @dataclass(frozen=True, slots=True)
 class Loaded:
     settings: Settings = field(repr=False)
-    secrets: Mapping[str, str] = field(repr=False)
+    secrets: Values = field(repr=False)
     problems: tuple[Problem, ...]
     files: tuple[Path, ...]
     directories: Directories
     stamp: Stamp = field(default_factory=dict, compare=False, repr=False)  # of the files before they were read
-    user_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    user_secrets: Values = field(default_factory=dict, repr=False)
     user_servers: frozenset[str] = frozenset()  # servers whose command is not set by a project
     user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
     project_approvals: frozenset[str] = frozenset()  # agents whose `approvals.via` a project sets
     snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
-    environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)  # of the client
+    environment: Values = field(default_factory=lambda: os.environ, repr=False)  # of the client
     agents: JsonMapping = field(default_factory=dict)  # as written, with references instead of their values
     references: Mapping[str, Sequence[Loc]] = field(default_factory=dict)  # to secrets and variables, by name
     error: ConfigError | None = None  # why these are the defaults; only help runs until it is fixed
@@ -152,7 +153,7 @@ class Loaded:
         """Return the keys that seal the state in a database."""
         return self.environment.get("ONETOOL_KEY", "")
 
-    def secrets_for(self, pack: str) -> Mapping[str, str]:
+    def secrets_for(self, pack: str) -> Values:
         """Return the secrets that a pack may use: a project's secrets are for the project's own settings only."""
         return self.user_secrets if pack in self.user_packs else self.secrets
 
@@ -173,14 +174,14 @@ class Examined:
         return self.loaded
 
 
-def load(directories: Directories, env: Mapping[str, str], *, trust: bool | None = None) -> Loaded:
+def load(directories: Directories, env: Values, *, trust: bool | None = None) -> Loaded:
     """Return the effective settings. `trust` overrides the stored trust in the project."""
     return examine(directories, env, trust=trust).require()
 
 
 def examine(
     directories: Directories,
-    env: Mapping[str, str],
+    env: Values,
     *,
     trust: bool | None = None,
     files: SettingsContents | None = None,
@@ -233,7 +234,7 @@ def examine(
 
 
 def _apply_trust(
-    directories: Directories, env: Mapping[str, str], trust: bool | None, files: SettingsContents
+    directories: Directories, env: Values, trust: bool | None, files: SettingsContents
 ) -> tuple[Directories, TrustDecision]:
     if directories.project is None or directories.trusted:
         return directories, TrustDecision(trusted=True)
@@ -255,7 +256,7 @@ class _Merged:
         self._unresolved: set[Loc] = set()
         self.references: dict[str, list[Loc]] = {}  # the settings that refer to each name
 
-    def override(self, env: Mapping[str, str], directory: Path) -> list[Problem]:
+    def override(self, env: Values, directory: Path) -> list[Problem]:
         """Apply environment variables; return warnings about variables that match no setting."""
         notes: list[Problem] = []
         for name in sorted(env):
@@ -285,9 +286,7 @@ class _Merged:
                 data = {key: data}
             self._parts.append(Part(data, lambda _: place, directory))
 
-    def substitute(
-        self, secrets: Callable[[Path], Mapping[str, str]], env: Mapping[str, str], report_missing: bool
-    ) -> JsonObject:
+    def substitute(self, secrets: Callable[[Path], Values], env: Values, report_missing: bool) -> JsonObject:
         """Replace references by values; a layer sees only its own secrets and those of the user."""
 
         def resolve(reference: re.Match[str], loc: Loc) -> str:
@@ -453,7 +452,7 @@ def _substitute(value: Any, loc: Loc, resolve: Callable[[re.Match[str], Loc], st
     return value
 
 
-def _resolve_reference(reference: re.Match[str], secrets: Mapping[str, str], env: Mapping[str, str]) -> str:
+def _resolve_reference(reference: re.Match[str], secrets: Values, env: Values) -> str:
     if reference[0] == "$${":
         return "${"
     inside = _INSIDE_REFERENCE.fullmatch(reference[1])

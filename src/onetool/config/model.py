@@ -28,6 +28,7 @@ from onetool.core.context import Effect, Permission, permissions as permissions_
 from onetool.util.invisible import find_in_name
 from onetool.util.store_url import FILES, SCHEMES
 from onetool.util.time_format import parse_time
+from onetool_child.json_types import JsonMapping
 
 QUEUE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
@@ -414,7 +415,7 @@ class PackSettings(Section):
     accounts: Names = Field(default=(), description="Names of the accounts to sign in with; the first is the default")
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> JsonMapping:
         return self.model_extra or {}
 
 
@@ -535,7 +536,7 @@ class Llm(Section):
     max_tokens_per_day: Count = Field(
         default=1_000_000, description="Maximum number of tokens of all prompts and answers of one day (UTC)"
     )
-    options: Mapping[str, Any] = Field(
+    options: JsonMapping = Field(
         default={},
         description="Fields to add to each request, such as `{temperature: 0}`; null removes a field",
     )
@@ -577,7 +578,7 @@ class Rule(Section):
     effect: Effects | None = Field(
         default=None, description="Effects of which the tool has at least one: `read`, `write`, `exec`, `external`"
     )
-    arguments: Mapping[str, Any] = Field(
+    arguments: JsonMapping = Field(
         default={},
         description="Patterns of arguments, such as `{repo: me/*}`; other values than strings must be equal",
     )
@@ -610,7 +611,7 @@ class Agent(Section):
     )
     sandbox: Sandbox = Field(default_factory=Sandbox, description="File access of its calls")
     budgets: Budgets = Field(default_factory=Budgets, description="Usage limits, counted from the start of the server")
-    tool_config: Mapping[str, Mapping[str, Any]] = Field(
+    tool_config: Mapping[str, JsonMapping] = Field(
         default={},
         description="Default arguments by tool. The default of a limit is also its maximum: a call may only lower it. "
         "The tool finds all values in `context.agent_config`",

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union
 
 from onetool.core.context import ToolContext, is_data
 
+Values = dict[str, Any]  # such as the options of a field, by name
 MAX_STEPS = 1_000  # names and classes that one annotation may lead to
 MAX_MEMBERS = 1_000  # fields of a class, members of an enum, values of a literal
 ENUMS = {"Enum", "IntEnum", "StrEnum"}
@@ -58,7 +59,7 @@ class Scope:
     ) -> None:
         self.definitions: dict[str, ast.ClassDef | ast.expr] = {}
         self.imports: dict[str, Import] = {}
-        self.types: dict[str, Any] = {}  # classes that are complete or being built
+        self.types: Values = {}  # classes that are complete or being built
         self._find_module = find_module
         for node in statements:
             self._add(node)
@@ -141,6 +142,9 @@ class Scope:
         return self._find_module(".".join(filter(None, (source.module, source.name))), source.level)
 
 
+Lineage = list[tuple[ast.ClassDef, Scope]]  # a class and its bases in the source, itself last
+
+
 class _Field(NamedTuple):
     annotation: ast.expr
     default: ast.expr | None
@@ -154,7 +158,7 @@ class _Resolver:
     def __init__(self) -> None:
         self._steps = MAX_STEPS
         self._models: list[Any] = []
-        self._references: dict[str, Any] = {}  # classes that refer to themselves, by the name of the reference
+        self._references: Values = {}  # classes that refer to themselves, by the name of the reference
         self._is_in_model = False
 
     def resolve(self, annotation: ast.expr, scope: Scope) -> Any:
@@ -170,7 +174,7 @@ class _Resolver:
     def annotate(self, kind: Any, metadata: Iterable[ast.expr], scope: Scope) -> Any:
         from pydantic import Field
 
-        options: dict[str, Any] = {}
+        options: Values = {}
         for each in metadata:
             match each:
                 case ast.Constant(value=str(text)):
@@ -295,10 +299,10 @@ class _Resolver:
         rename = _strip_underscores if decorators & ATTRS else str
         return self._build_model(name, docstring, fields, extra="forbid", rename=rename)
 
-    def _trace(self, node: ast.ClassDef, scope: Scope) -> tuple[list[tuple[ast.ClassDef, Scope]], set[str]]:
+    def _trace(self, node: ast.ClassDef, scope: Scope) -> tuple[Lineage, set[str]]:
         """Return the classes of the source that a class inherits from, itself last, and the names of other bases."""
         self._take_step()
-        lineage: list[tuple[ast.ClassDef, Scope]] = []
+        lineage: Lineage = []
         others: set[str] = set()
         for base in reversed(node.bases):
             name, owner = scope.find(base) or ("", scope)
@@ -311,9 +315,9 @@ class _Resolver:
                 others.add(scope.name(base))
         return [*lineage, (node, scope)], others
 
-    def _read_members(self, lineage: list[tuple[ast.ClassDef, Scope]], *, is_text: bool) -> list[tuple[str, Any]]:
+    def _read_members(self, lineage: Lineage, *, is_text: bool) -> list[tuple[str, Any]]:
         """Return the members of an enum with their values, or with their names if a value is not plain data."""
-        members: dict[str, Any] = {}
+        members: Values = {}
         for name, value, scope in _read_assignments(lineage):
             if isinstance(value, ast.Call) and scope.name(value) == "auto":
                 last = max((each for each in members.values() if isinstance(each, int)), default=0)
@@ -325,7 +329,7 @@ class _Resolver:
         is_plain = all(isinstance(value, str | int | float) for value in members.values())
         return list(members.items()) if is_plain else [(name, name) for name in members]
 
-    def _read_fields(self, lineage: list[tuple[ast.ClassDef, Scope]]) -> dict[str, _Field]:
+    def _read_fields(self, lineage: Lineage) -> dict[str, _Field]:
         fields: dict[str, _Field] = {}
         for node, scope in lineage:
             is_total = _is_total(node.keywords)
@@ -366,7 +370,7 @@ class _Resolver:
 
         outer = self._is_in_model
         self._is_in_model = self._is_in_model or is_pydantic
-        made: dict[str, Any] = {}
+        made: Values = {}
         for number, (key, field) in enumerate(fields.items()):
             default, options = self._read_default(field)
             if options.get("init") is False or (is_pydantic and key.startswith("_")):
@@ -390,7 +394,7 @@ class _Resolver:
         except Exception:  # noqa: BLE001 - see `resolve`
             return Any
 
-    def _read_default(self, field: _Field) -> tuple[Any, dict[str, Any]]:
+    def _read_default(self, field: _Field) -> tuple[Any, Values]:
         """Return the default of a field and the options of its `Field(...)`."""
         if isinstance(field.default, ast.Call) and field.scope.name(field.default) in {"Field", "field"}:
             options = _read_options(field.default)
@@ -411,7 +415,7 @@ def _strip_underscores(name: str) -> str:
     return name.lstrip("_")
 
 
-def _read_assignments(lineage: list[tuple[ast.ClassDef, Scope]]) -> Iterator[tuple[str, ast.expr, Scope]]:
+def _read_assignments(lineage: Lineage) -> Iterator[tuple[str, ast.expr, Scope]]:
     for node, scope in lineage:
         for each in node.body:
             match each:
@@ -422,9 +426,9 @@ def _read_assignments(lineage: list[tuple[ast.ClassDef, Scope]]) -> Iterator[tup
                     yield name, value, scope
 
 
-def _read_options(call: ast.Call) -> dict[str, Any]:
+def _read_options(call: ast.Call) -> Values:
     """Return the arguments of `Field(...)` by name; `UNKNOWN` for those that are not literals."""
-    options: dict[str, Any] = {}
+    options: Values = {}
     first = [ast.keyword("default", call.args[0])] if call.args else []
     for keyword in (*first, *call.keywords):
         if keyword.arg:
@@ -434,20 +438,20 @@ def _read_options(call: ast.Call) -> dict[str, Any]:
     return options
 
 
-def _select_field_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def _select_field_options(options: Values) -> Values:
     return {name: value for name, value in options.items() if name in FIELD_OPTIONS and value is not UNKNOWN}
 
 
-def _get_default(options: Mapping[str, Any]) -> Any:
+def _get_default(options: Values) -> Any:
     default = UNKNOWN if {"default_factory", "factory"} & options.keys() else options.get("default", MISSING)
     return MISSING if default is Ellipsis else default
 
 
-def _read_config(lineage: list[tuple[ast.ClassDef, Scope]]) -> dict[str, Any]:
+def _read_config(lineage: Lineage) -> Values:
     """Return how a pydantic model treats additional values and how it names its fields."""
     from pydantic import alias_generators
 
-    found: dict[str, Any] = {"is_pydantic": True}
+    found: Values = {"is_pydantic": True}
     for node, _ in lineage:
         keywords = list(node.keywords)
         for name, value, _ in _read_assignments([(node, Scope())]):
@@ -469,7 +473,7 @@ def _is_total(keywords: Iterable[ast.keyword]) -> bool:
 
 
 @functools.cache
-def _known_types() -> dict[str, Any]:
+def _known_types() -> Values:
     import collections.abc
     import datetime as dt
     import decimal
@@ -493,7 +497,7 @@ def _known_types() -> dict[str, Any]:
 
 
 @functools.cache
-def _pydantic_types() -> dict[str, Any]:
+def _pydantic_types() -> Values:
     """Return types of pydantic, and types with other schemas than pydantic has for them."""
     import datetime as dt
 

@@ -35,6 +35,7 @@ from onetool_child.json_types import JsonObject
 
 __all__ = ["run"]
 
+Variables = Mapping[str, str]
 MAX_TIMEOUT_MS = 86_400_000
 MAX_OUTPUT_CHARS = 1 << 20
 MAX_TAIL_CHARS = 4000
@@ -92,7 +93,7 @@ def _make_private_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="onetool-test-")).resolve()
 
 
-def _check_variables(extra: Mapping[str, str]) -> Mapping[str, str]:
+def _check_variables(extra: Variables) -> Variables:
     for name, value in extra.items():
         if not name or "=" in name or "\0" in name + value:
             raise ArgumentError(f"invalid environment variable {quote(name)}: it contains = or NUL", field="env")
@@ -114,14 +115,12 @@ class _Suite:
 
     name: str
     command: list[str]
-    variables: Mapping[str, str]
+    variables: Variables
     report: Callable[[str], SuiteReport]
     failed: Container[int]
 
 
-def _choose_suite(
-    context: ToolContext, directory: Path, private: Path, path: str | None, extra: Mapping[str, str]
-) -> _Suite:
+def _choose_suite(context: ToolContext, directory: Path, private: Path, path: str | None, extra: Variables) -> _Suite:
     variables = {**_make_environment(context, private), **extra}
     if (directory / "mix.exs").exists():
         target = _resolve_target(context, path, MIX_LINES)
@@ -166,7 +165,7 @@ def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[st
     return [f"{Files(context).resolve_search_root(file)}{found[0] if found else ''}"]
 
 
-def _find_pytest(directory: Path, variables: Mapping[str, str]) -> list[str]:
+def _find_pytest(directory: Path, variables: Variables) -> list[str]:
     python = directory.joinpath(".venv", *VENV_PYTHON)
     if python.exists():
         return [str(python), "-m", "pytest"]
@@ -179,7 +178,7 @@ def _find_pytest(directory: Path, variables: Mapping[str, str]) -> list[str]:
     return [found]
 
 
-def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[str], Mapping[str, str]]:
+def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[str], Variables]:
     """Return the command and environment that run a suite: confined to the files of the agent, if possible."""
     rules = Files(context).rules
     is_off = context.system is not None and get_system(context).settings.execution.isolation == "off"

@@ -1,10 +1,11 @@
 """JSON Schemas that pydantic makes from types. Import it only where it is needed: pydantic is slow to load."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
+
+from onetool_child.json_types import JsonMapping, JsonObject
 
 
 class _UntitledSchema(GenerateJsonSchema):
@@ -14,7 +15,7 @@ class _UntitledSchema(GenerateJsonSchema):
         return False
 
 
-def describe_types(types: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+def describe_types(types: JsonMapping) -> tuple[dict[str, JsonObject], JsonObject]:
     """Return the schema of each type, and the definitions that they share. Types without a schema accept anything."""
     adapters = {name: adapter for name, each in types.items() if (adapter := _make_adapter(each)) is not None}
     inputs: list[Any] = [(name, "validation", adapter) for name, adapter in adapters.items()]

@@ -1,7 +1,6 @@
 """Effects of MCP tools, from the annotations of their definitions."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onetool.core.context import Effect
 from onetool.core.policy.effects import UNDECLARED
@@ -41,7 +40,7 @@ def describe_claims(annotations: JsonMapping | None) -> str:
     return ", ".join(claims)
 
 
-def read_hints(annotations: Mapping[str, Any] | None) -> Hints:
+def read_hints(annotations: JsonMapping | None) -> Hints:
     """Return what annotations tell. A missing hint has the default of the MCP specification, which is the worse one."""
     hints = {name: (annotations or {}).get(name) for name in HINTS}
     if not any(isinstance(hint, bool) for hint in hints.values()):
