@@ -282,11 +282,7 @@ class OAuth(Section):
         return self
 
 
-def _expand_auth(value: Any) -> Any:
-    return {} if value == "oauth" else value
-
-
-OAuthSettings = Annotated[OAuth, BeforeValidator(_expand_auth)]
+OAuthSettings = Annotated[OAuth, BeforeValidator(lambda value: {} if value == "oauth" else value)]
 
 
 class Server(Section):

@@ -221,8 +221,7 @@ class SettingsReader:
             self._at_start = snapshot
         assert loaded.directories.project is not None
         if changes := compare_snapshots(self._at_start, snapshot, loaded.directories.project):
-            problem = late_change_problem(loaded.directories.project, changes)
-            raise ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
+            raise late_change_problem(loaded.directories.project, changes).to_error()
 
     def still_trusted(self, loaded: Loaded) -> TrustDecision:
         return still_trusted(loaded.directories, self._environment, self._at_start)
@@ -246,7 +245,7 @@ def _untrusted_error(project: Path, loaded: Loaded) -> ConfigError:
     """Return why the settings of a project would no longer apply."""
     for problem in loaded.problems:
         if problem.code == UNTRUSTED:
-            return ConfigError(problem.message, hint=problem.hint, location=problem.location, code=problem.code)
+            return problem.to_error()
     return ConfigError(f"{project} was deleted", hint=RESTORE)
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -71,8 +72,7 @@ class Change:
         what = "was added" if self.is_new else "was removed" if self.is_gone else "changed"
         if self.file == EXTENSIONS:
             return f"extension file {self.key} {what}"
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place} ({self.key or 'the whole file'}) {what}"
+        return f"{Location(self.file, self.line)} ({self.key or 'the whole file'}) {what}"
 
 
 def is_trusted(project: Path, user_directory: Path, env: Mapping[str, str]) -> bool:
@@ -270,14 +270,11 @@ def compare_snapshots(
     changes: list[Change] = []
     for file in sorted({*before, *after} - {EXTENSIONS}):
         if not isinstance(after.get(file), str):  # nothing in an invalid file takes effect
-            changes += sorted(_compare_files(file, before.get(file), after.get(file), project, files), key=_by_line)
+            differences = _compare_files(file, before.get(file), after.get(file), project, files)
+            changes += sorted(differences, key=attrgetter("line", "key"))
     known = before.get(EXTENSIONS, ())
     names = sorted(name for name in after.get(EXTENSIONS, ()) if name not in known)
     return [*changes, *(Change(EXTENSIONS, 0, name, is_new=True) for name in names)]
-
-
-def _by_line(change: Change) -> tuple[int, str]:
-    return change.line, change.key
 
 
 def _compare_files(file: str, before: Any, after: Any, project: Path, files: SettingsContents) -> Iterator[Change]:

@@ -20,6 +20,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 __all__ = ["Context", "Effect", "Foreign", "Permission", "ToolContext", "effects", "permissions"]
 OWN_PACK = "ot"
+NAME_COLLECTIONS = (list, tuple, set, frozenset)
 SANDBOX_RULES = ("enabled", "allowed_paths", "denied_patterns")
 CANNOT_ASK = "no client can show the question: only MCP clients that support elicitation can"
 # Called with the message; progress also with the part done and the total, if known.
@@ -55,7 +56,7 @@ def permissions(names: object) -> frozenset[Permission]:
     """Return the permissions with these names; a leading colon is ignored."""
     if isinstance(names, frozenset) and {Permission}.issuperset(map(type, names)):
         return names
-    if not isinstance(names, list | tuple | set | frozenset):
+    if not isinstance(names, NAME_COLLECTIONS):
         raise TypeError(f"invalid permissions {names!r}: expected a list like [read, network]")
     words = [str(name).removeprefix(":") for name in names]
     if unknown := [word for word in words if word not in set(Permission)]:
@@ -65,7 +66,7 @@ def permissions(names: object) -> frozenset[Permission]:
 
 def effects(names: object) -> frozenset[Effect]:
     """Return the effects with these names."""
-    if not isinstance(names, list | tuple | set | frozenset):
+    if not isinstance(names, NAME_COLLECTIONS):
         raise TypeError(f"invalid effects {names!r}: expected a list like [read, external]")
     if unknown := [name for name in names if name not in set(Effect)]:
         raise ValueError(f"unknown effect {unknown[0]!r}: expected some of {', '.join(Effect)}")

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import NamedTuple, Self
 
-from onetool.errors import ToolError
+from onetool.errors import ConfigError, ToolError
 from onetool_child.json_types import JsonObject
 
 OK = "ok"
@@ -42,6 +42,9 @@ class Problem:
     def of(cls, error: ToolError, level: str = PROBLEM) -> Self:
         fields = error.fields
         return cls(error.message, error.hint, fields.get("location"), str(fields.get("code", "")), level)
+
+    def to_error(self) -> ConfigError:
+        return ConfigError(self.message, hint=self.hint, location=self.location, code=self.code)
 
     def __str__(self) -> str:
         return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
