@@ -7,9 +7,11 @@ import pty
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anyio.to_thread import run_sync
 from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 
 from onetool.config.model import Agent, Settings
@@ -21,6 +23,7 @@ from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, Cells
 from onetool.runner.runner import Runner
 from onetool.runs.runs import Runs
+from onetool.state.changes import Changes
 from onetool.state.opening import open_files
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
 from onetool.state.run_store import RunStore
@@ -76,7 +79,9 @@ def open_runs(
     state = open_files(loaded.directories)
     presenter = Presenter(settings.output, state.results(settings.output), redact)
     runner = Runner(bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=state.snippets)
-    runs = kind(bus, agents)
+    changes = Changes()
+    changes.poll("runs", partial(run_sync, store.version))
+    runs = kind(bus, agents, changes, None, set)
     runs.configure(
         *(loaded, runner, store, state.media(settings.output)),
         redact=redact,

@@ -66,7 +66,7 @@ class OneTool:
         self.registry = self.bus.registry
         self.llm = LanguageModel(self.own_ports)
         self.sign_ins = SignIns(self.own_ports)
-        self.runs = Runs(self.bus, self.agents, self, self.own_ports)
+        self.runs = Runs(self.bus, self.agents, self.changes, self, self.own_ports)
         self.telemetry = Telemetry(self.bus.events, self.agents.get_cost)
         sources = make_sources(
             self.bus,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from onetool.state.run_records import DurableCall, DurableRunRecord, Grant, RunState
 from onetool.state.run_store import RunTables
@@ -16,6 +16,7 @@ from onetool.util.background_tasks import BackgroundTasks
 
 SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is written in the same transaction
 END_SECONDS = 0.005  # for other runs to end, which are written in the same transaction
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -37,10 +38,11 @@ class Journal:
         await self.saving.wait()
         self._thread.shutdown(wait=True)
 
-    async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call a store method in the thread."""
+    async def call(self, method: Callable[Concatenate[RunTables, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method of the store in the thread."""
+        bound_method = getattr(self.store, method.__name__)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, partial(function, *args, **kwargs))
+        return await loop.run_in_executor(self._thread, partial(bound_method, *args, **kwargs))
 
     @property
     def next_expiry(self) -> float:
@@ -57,7 +59,7 @@ class Journal:
         ended = self._ending
         self._ending = []
         try:
-            await self.call(self.store.end_runs, ended)
+            await self.call(RunTables.end_runs, ended)
         finally:
             self.active.difference_update(run_id for run_id, _, _ in ended)
 
@@ -110,9 +112,8 @@ class JournalEntry:
             await self.store(calls)  # one transaction, for the first write under `allow`
             return
         await self.store()
-        store = self._journal.store
         await self._journal.call(
-            store.write_calls, self.record.id, calls, grant=grant, survives_power_loss=survives_power_loss
+            RunTables.write_calls, self.record.id, calls, grant=grant, survives_power_loss=survives_power_loss
         )
 
     def take_unsaved(self) -> list[DurableCall]:
@@ -122,7 +123,7 @@ class JournalEntry:
         return calls
 
     async def list_grants(self) -> list[Grant]:
-        return await self._journal.call(self._journal.store.list_grants, self.record.agent, self.record.id)
+        return await self._journal.call(RunTables.list_grants, self.record.agent, self.record.id)
 
     # --- the run ----------------------------------------------------------------------------------------------------
 
@@ -133,20 +134,19 @@ class JournalEntry:
         journal = self._journal
         self.record = replace(self.record, owner=journal.store.owner, expires=journal.next_expiry)
         journal.active.add(self.record.id)
-        await journal.call(journal.store.put_run, self.record, calls)
+        await journal.call(RunTables.put_run, self.record, calls)
         self.is_stored = True
 
     async def update(self, **changes: Any) -> None:
         """Change the record, also where it is stored."""
         self.record = replace(self.record, **changes)
         if self.is_stored:
-            await self._journal.call(self._journal.store.put_run, self.record)
+            await self._journal.call(RunTables.put_run, self.record)
 
     async def set_state(self, state: RunState, *, reason: str = "", outcome: str | None = None) -> None:
         if self.record.state is not state:
             self.record = replace(self.record, state=state)
-            store = self._journal.store
-            await self._journal.call(store.set_state, self.record.id, state, reason=reason, outcome=outcome)
+            await self._journal.call(RunTables.set_state, self.record.id, state, reason=reason, outcome=outcome)
 
     def end_later(self, error: str | None) -> None:
         """Record how a call, or a run that cannot be replayed, has ended."""

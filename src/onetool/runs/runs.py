@@ -13,6 +13,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -52,6 +53,7 @@ from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
 from onetool.runs.questions import Approver, Question, continue_later, describe_pause, identify, summarize
 from onetool.runs.replay import ReplayGate, list_answered
+from onetool.state.changes import Changes
 from onetool.state.run_records import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
 from onetool.state.run_store import RunTables
 from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES
@@ -67,8 +69,6 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from onetool.snippets.saved_snippets import SavedSnippet
 
-POLL_SECONDS = 0.2
-IDLE_POLL_SECONDS = 1.0
 EXPIRY_SECONDS = 60.0
 PAUSED_SECONDS = 600.0  # for which a paused run keeps its cell
 PAUSED_PER_AGENT = 4
@@ -91,11 +91,13 @@ class Runs:
         self,
         bus: ToolBus,
         agents: Agents,
-        system: Application | None = None,
-        own_ports: Callable[[], set[int]] = set,
+        changes: Changes,
+        system: Application | None,
+        own_ports: Callable[[], set[int]],
     ) -> None:
         self._bus = bus
         self._agents = agents
+        self._changes = changes
         self._system = system
         self._notifier = ApprovalNotifier(own_ports)
         self.notices = Notices()
@@ -108,7 +110,6 @@ class Runs:
         self.journal = Journal()
         self._labels: dict[str, SessionLabels] = {}
         self._has_forgotten = False
-        self._version = -1
         self._watching: asyncio.Future[None] | None = None
         self._is_server = False
         self.is_closing = False
@@ -528,7 +529,7 @@ class Runs:
 
         `via` is one of the places of `approvals.via`; the audit log records it with the transport.
         """
-        record = await self.journal.call(self.journal.store.get_run, run_id)
+        record = await self.journal.call(RunTables.get_run, run_id)
         if record is None:
             raise ToolNotFound(f"no run {quote(run_id)}")
         if via not in self._agents.get_policy(record.agent)[1]:
@@ -536,7 +537,7 @@ class Runs:
         if decision.is_approved:
             self._check_starter(record)
         completed = complete(decision, record, self.journal.next_expiry)
-        numbers = await self.journal.call(self.journal.store.decide, run_id, completed)
+        numbers = await self.journal.call(RunTables.decide, run_id, completed)
         if not numbers and not (decision.stops_run and record.state not in ENDED):
             raise CallRejected(f"no call of run {run_id} waits any more", run=run_id)
         self._report(
@@ -559,10 +560,10 @@ class Runs:
 
     async def resolve(self, run_id: str, number: int, outcome: str, by: str, *, via: str, transport: str) -> None:
         """Say what happened to a call that was sent: `happened`, `not-happened` or `repeat`."""
-        record = await self.journal.call(self.journal.store.get_run, run_id)
+        record = await self.journal.call(RunTables.get_run, run_id)
         if record is not None:
             self._check_starter(record)
-        await self.journal.call(resolve_call, self.journal.store, run_id, number, outcome, by)
+        await anyio.to_thread.run_sync(resolve_call, self.journal.store, run_id, number, outcome, by)
         fields = {"run": run_id, "by": by, "via": via, "transport": transport}
         self._report("run.resolved", **fields, calls=[number], decision=outcome)
         await self._refresh()
@@ -605,30 +606,30 @@ class Runs:
 
     def _watch(self) -> None:
         if self._watching is None or self._watching.done():
-            self._watching = self.background.start(self._poll())
+            self._watching = self.background.start(self._follow())
 
-    async def _poll(self) -> None:
+    async def _follow(self) -> None:
+        """Follow the journal while this process serves, or a run waits."""
         expiry = 0.0
-        while self._is_server or any(gate.list_waiting() for gate in self._live.values()):
-            try:
-                if time.monotonic() >= expiry:
-                    expiry = time.monotonic() + EXPIRY_SECONDS
-                    await self.journal.call(self.journal.store.delete_expired, self.journal.store.now())
-                version = await self.journal.call(self.journal.store.version)
-                if version != self._version:
+        with self._changes.watching("runs") as changed:
+            while self._is_server or any(gate.list_waiting() for gate in self._live.values()):
+                changed.clear()
+                try:
+                    if time.monotonic() >= expiry:
+                        expiry = time.monotonic() + EXPIRY_SECONDS
+                        await self.journal.call(RunTables.delete_expired, self.journal.store.now())
                     await self._refresh()
-            except Exception as error:  # noqa: BLE001 - the next poll may succeed
-                self._report("run.watch", level="ERROR", text=f"cannot read the journal: {error}")
-            is_busy = any(gate.list_waiting() for gate in self._live.values())
-            await asyncio.sleep(POLL_SECONDS if is_busy else IDLE_POLL_SECONDS)
+                except Exception as error:  # noqa: BLE001 - the next change may be readable
+                    self._report("run.watch", level="ERROR", text=f"cannot read the journal: {error}")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), EXPIRY_SECONDS)
 
     async def _refresh(self) -> None:
         """Continue what people have answered."""
-        self._version = await self.journal.call(self.journal.store.version)
         for gate in list(self._live.values()):
             if gate.list_waiting():
-                gate.apply(await self.journal.call(self.journal.store.list_calls, gate.id))
-                record = await self.journal.call(self.journal.store.get_run, gate.id)
+                gate.apply(await self.journal.call(RunTables.list_calls, gate.id))
+                record = await self.journal.call(RunTables.get_run, gate.id)
                 if record is not None and record.state is RunState.CANCELLED:
                     self._stop(gate, record)
         if self._is_server:
@@ -642,14 +643,14 @@ class Runs:
             task.cancel()
 
     async def _continue_orphans(self) -> None:
-        for run_id in await self.journal.call(self.journal.store.list_orphans):
+        for run_id in await self.journal.call(RunTables.list_orphans):
             if run_id not in self._live and run_id not in self.journal.active:
                 await self._continue(run_id)
 
     async def _continue(self, run_id: str) -> None:
         """Replay a run whose process has ended, unless it waits for a person."""
         async with self._continuing:
-            record = await self.journal.call(self.journal.store.get_run, run_id)
+            record = await self.journal.call(RunTables.get_run, run_id)
             is_here = run_id in self._live or run_id in self.journal.active
             if record is not None and record.state not in ENDED and not is_here:
                 await self._continue_record(record)
@@ -658,16 +659,16 @@ class Runs:
         is_elsewhere = record.is_replayable and record.directory != self._directory
         if is_elsewhere or 0 < record.expires <= self.journal.store.now():
             return
-        if await self.journal.call(self.journal.store.list_calls, record.id, OPEN_CALLS):
+        if await self.journal.call(RunTables.list_calls, record.id, OPEN_CALLS):
             return
         if record.is_replayable and record.python != self._python:
             if record.state is not RunState.HALTED:
                 reason = f"it was started by Python {record.python}, this is {self._python}"
-                await self.journal.call(self.journal.store.set_state, record.id, RunState.HALTED, reason=reason)
+                await self.journal.call(RunTables.set_state, record.id, RunState.HALTED, reason=reason)
             return
-        if not await self.journal.call(self.journal.store.claim, record.id, self.journal.store.owner):
+        if not await self.journal.call(RunTables.claim, record.id, self.journal.store.owner):
             return
-        calls = await self.journal.call(self.journal.store.list_calls, record.id)
+        calls = await self.journal.call(RunTables.list_calls, record.id)
         try:
             policy, via = self._agents.get_policy(record.agent)
             # A run that is recorded, but whose policy never asks, continues only if a person was asked about a call.
@@ -678,10 +679,10 @@ class Runs:
             reason = error.message
         if reason:
             reason = f"{reason}; it has made {pluralize(len(calls), 'call')} with effects: {summarize(calls)}"
-            await self.journal.call(self.journal.store.set_state, record.id, RunState.INTERRUPTED, reason=reason)
+            await self.journal.call(RunTables.set_state, record.id, RunState.INTERRUPTED, reason=reason)
             return
         record = replace(record, owner=self.journal.store.owner, state=RunState.RUNNING)
-        await self.journal.call(self.journal.store.set_state, record.id, RunState.RUNNING)
+        await self.journal.call(RunTables.set_state, record.id, RunState.RUNNING)
         labels = SessionLabels()
         labels.merge(None)  # nobody knows what its client has received
         gate = Gate(self, record, policy, labels, via=via, recorded=calls, hold=math.inf)
@@ -718,7 +719,7 @@ class Runs:
                 return RunOutcome.read(record)
             if run_id not in self._live:
                 await self._continue(record.id)
-            waiting = await self.journal.call(self.journal.store.list_calls, run_id, OPEN_CALLS)
+            waiting = await self.journal.call(RunTables.list_calls, run_id, OPEN_CALLS)
             if time.monotonic() - started >= (seconds if waiting else max(seconds, while_running)):
                 break
             await asyncio.sleep(RESULT_POLL_SECONDS)
@@ -729,10 +730,10 @@ class Runs:
     async def find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord:
         """Return a run of this agent and token; `last` is the last one that was recorded and worked."""
         if run_id == LAST:
-            done = await self.journal.call(partial(self.journal.store.list_runs, (RunState.DONE,), agent=agent))
+            done = await self.journal.call(RunTables.list_runs, (RunState.DONE,), agent=agent)
             own = (run for run in done if run.kind == "run" and run.outcome and token_id in {"", run.token_id})
             run_id = next((run.id for run in own), LAST)
-        record = await self.journal.call(self.journal.store.get_run, run_id)
+        record = await self.journal.call(RunTables.get_run, run_id)
         if record is None or record.agent != agent or token_id not in {"", record.token_id}:
             raise ToolNotFound(
                 f"no run {quote(run_id)}", hint="runs are kept for a week, for the agent that started them"
@@ -744,7 +745,7 @@ class Runs:
         asked = json.loads(state)
         run_id = asked["run"]
         await self.find_own(run_id, agent, token_id)
-        calls = await self.journal.call(self.journal.store.list_calls, run_id)
+        calls = await self.journal.call(RunTables.list_calls, run_id)
         shown = [call for call in calls if asked["calls"].get(str(call.number)) == identify(call)]
         if len(shown) == len(asked["calls"]) and any(call.state is CallState.PENDING for call in shown):
             question = await anyio.to_thread.run_sync(Question, run_id, agent, shown)

@@ -17,6 +17,7 @@ from onetool.runs.replay import check_replayable
 from onetool.snippets.parameters import make_template
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.run_records import DurableCall, DurableRunRecord, RunState
+from onetool.state.run_store import RunTables
 from onetool.util.text import quote
 from onetool_child.data import as_data
 
@@ -39,7 +40,7 @@ class SnippetSaver:
         """Save a run of this agent and token. Raise unless a replay of the snippet returns the recorded value."""
         self._check_names(name, description)
         run = await self._runs.find_own(run_id, context.agent_id, context.token_id)
-        calls = await self._runs.journal.call(self._runs.journal.store.list_calls, run.id)
+        calls = await self._runs.journal.call(RunTables.list_calls, run.id)
         check_replayable(run, calls)
         if run.state is not RunState.DONE:
             raise ToolError(f"run {run.id} failed; only a run that worked can be saved")

@@ -6,8 +6,8 @@ database reports its kinds. Whoever changes state in this process reports it too
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 POLL_SECONDS = 0.5
@@ -75,22 +75,32 @@ class Changes:
         for subscribed, listener in self._listeners:
             if subscribed == kind:
                 listener()
+        self.wake(kind)
+
+    def wake(self, kind: str) -> None:
+        """Wake those who watch this kind, without counting the change. Thread-safe."""
         for watcher in [watcher for watcher in self._watchers if kind in watcher.kinds]:
             with suppress(RuntimeError):  # the loop is closed
                 watcher.loop.call_soon_threadsafe(watcher.changed.set)
 
     async def watch(self, *kinds: str) -> AsyncIterator[None]:
         """Yield at once, and after each change of one of these kinds. Several changes may count as one."""
+        with self.watching(*kinds) as changed:
+            while True:
+                await changed.wait()
+                changed.clear()
+                yield
+
+    @contextmanager
+    def watching(self, *kinds: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set, and set again after each change of one of these kinds."""
         watcher = _Watcher(kinds)
         watcher.changed.set()
         self._watchers.append(watcher)
         try:
             if self._polling is None or self._polling.done():
                 self._polling = asyncio.ensure_future(self._poll_all())
-            while True:
-                await watcher.changed.wait()
-                watcher.changed.clear()
-                yield
+            yield watcher.changed
         finally:
             self._watchers.remove(watcher)
 

@@ -11,8 +11,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from contextlib import suppress
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 import anyio
@@ -21,6 +21,7 @@ import anyio.to_thread
 from onetool.errors import Cancelled, Interrupted, StorageError, ToolError, ToolTimeout
 from onetool.state.documents import StoreUnavailable
 from onetool.state.job_sealing import JobSealer
+from onetool.state.listener import JOB
 from onetool.state.postgres_database import Database
 from onetool.state.storage import JobRequest, QueueStatus
 from onetool.util.problem import Problem
@@ -82,10 +83,8 @@ class JobRows:
     def __init__(self, database: Database, keep_seconds: float) -> None:
         self._database = database
         self._keep_seconds = keep_seconds
-        self._listeners: set[tuple[str, Callable[[], object]]] = set()
         self._maintaining: threading.Thread | None = None
         self._closing = threading.Event()
-        database.listener.on_job = self._report_change
 
     @cached_property
     def _sealer(self) -> JobSealer:
@@ -94,8 +93,7 @@ class JobRows:
     # --- one call ---------------------------------------------------------------------------------------------------
 
     async def call(self, request: JobRequest, on_event: Callable[[JsonMapping], object], /) -> Any:
-        changed = asyncio.Event()
-        with self._watch(request.id, partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
+        with self._database.listener.changes.watching(f"{JOB}{request.id}") as changed:
             try:
                 await anyio.to_thread.run_sync(self._add, request)
                 job = await self._follow(request, changed, on_event)
@@ -216,22 +214,6 @@ class JobRows:
         message = f"{request.tool} was interrupted: its worker ended during the call, which may have had effects"
         hint = f"check what it has done before you repeat it; `tools.{request.pack}.idempotent` lists tools that "
         raise Interrupted(message, hint=f"{hint}may be repeated", code="worker_lost")
-
-    @contextmanager
-    def _watch(self, job: str, listener: Callable[[], object]) -> Iterator[None]:
-        """Call the listener, in another thread, when the job may have changed."""
-        entry = (job, listener)
-        self._listeners.add(entry)
-        try:
-            yield
-        finally:
-            self._listeners.remove(entry)
-
-    def _report_change(self, job: str) -> None:
-        for watched, listener in list(self._listeners):
-            if watched == job:
-                with suppress(RuntimeError):  # its event loop was closed
-                    listener()
 
     # --- all jobs ---------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Listener:
     def __init__(self, database: "Database", leases: "Leases", changes: Changes) -> None:
         self._database = database
         self._leases = leases
-        self._changes = changes
+        self.changes = changes
         self._loaders: dict[str, list[Callable[[], object]]] = {}
         self._generations: dict[str, int] = {}
         self._own: set[tuple[str, int]] = set()  # generations that this process has made, or is making
@@ -58,7 +58,6 @@ class Listener:
         self._answered_at = float("-inf")
         self._renewed_at = float("-inf")
         self.problem: str | None = None
-        self.on_job: Callable[[str], object] = lambda _job: None
 
     # --- for all threads --------------------------------------------------------------------------------------------
 
@@ -78,7 +77,7 @@ class Listener:
 
     def number(self, kind: str) -> int:
         """Return a number that changes when this kind of state may have changed. Returns at once."""
-        return self._changes.number(kind) if self.is_listening else time.monotonic_ns()
+        return self.changes.number(kind) if self.is_listening else time.monotonic_ns()
 
     def subscribe(self, kind: str, load: Callable[[], object]) -> None:
         """Load a value before each change is reported, and after each lost connection, in the thread that reports."""
@@ -198,7 +197,7 @@ class Listener:
     def _report(self, kind: str) -> None:
         for load in self._loaders.get(kind, ()):
             load()
-        self._changes.report(kind)
+        self.changes.report(kind)
 
     def _wait(self, connection: "Connection[Any]") -> None:
         """Wait for notifications until the next poll."""
@@ -211,6 +210,6 @@ class Listener:
                 if kind == RUNS:
                     self._report(RUNS)
                 elif kind.startswith(JOB):
-                    self.on_job(kind.removeprefix(JOB))
+                    self.changes.wake(kind)
                 else:
                     return  # the poll reads what has changed
