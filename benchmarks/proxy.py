@@ -26,7 +26,7 @@ from tests.proxy_support import HOSTILE, node_server, python_server
 from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.logging import Log
-from onetool.stats.tokens import count_text_tokens, count_tokens
+from onetool.stats.tokens import count_tokens
 
 CALLS = 20
 SIDE_BY_SIDE = 20
@@ -211,4 +211,4 @@ async def _measure_tokens(home: Path, servers: list[dict[str, Any]]) -> Row:
 async def count_client_tokens(client: Client) -> int:
     listed = await client.list_tools()
     tools = sum(count_tokens(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in listed.tools)
-    return tools + count_text_tokens(client.instructions or "")
+    return tools + count_tokens(client.instructions or "")

@@ -4,12 +4,10 @@ The calls are spread over a year, over 300 tools and over as many runs. SQLite r
 time is measured, which excludes the load of the machine.
 """
 
-import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.lib import Row, WrongAnswer
 
+from onetool.state.sqlite_database import Transaction
 from onetool.stats import rollup
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder, RunRecord
 from onetool.stats.report import render_html
 from onetool.stats.summary import PERIODS, get_usage, summarize
-from onetool.stats.tables import create_tables
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0
@@ -70,10 +68,8 @@ def fill(file: Path, calls: int, days: float = DAYS) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     step = days * rollup.DAY / calls
     at = f"{time.time()} - ({calls} - i) * {step}"
-    with closing(sqlite3.connect(file, isolation_level=None)) as database:
-        rollup.add_functions(database)
-        create_tables(database)
-        database.execute("BEGIN")
+
+    def insert(database: Transaction) -> None:
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {calls})"
         failed = "CASE WHEN i % 10 = 0 THEN 'timeout' END"
         tool = "'pack.tool' || ((i * 7919) % 300)"
@@ -82,7 +78,8 @@ def fill(file: Path, calls: int, days: float = DAYS) -> None:
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {at}"
         database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
         rollup.add(database, 0, 0, time.time())
-        database.execute("COMMIT")
+
+    StatisticsFile(file).write(insert)
 
 
 def main() -> None:

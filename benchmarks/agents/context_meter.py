@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from onetool.stats.tokens import count_text_tokens
+from onetool.stats.tokens import count_tokens
 
 CACHED_SHARE = 0.1  # price of a cached input token, relative to one that is not cached
 
@@ -35,5 +35,5 @@ class ContextMeter:
         self._sent = self._size
 
     def _count(self, text: str) -> None:
-        self._size += count_text_tokens(text)
+        self._size += count_tokens(text)
         self.bytes += len(text.encode("utf-8", "surrogatepass"))

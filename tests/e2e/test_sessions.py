@@ -16,7 +16,7 @@ from onetool import tool
 from onetool.core.context import Caller, Foreign, ToolContext
 from onetool.errors import BudgetExceeded, PermissionDenied, StorageError, ToolError
 from onetool.state import session_store
-from onetool.state.session_store import DEFAULT_TTL, SessionStore, SessionValue
+from onetool.state.session_store import TTL_SECONDS, SessionStore, SessionValue
 
 HANDLE = re.compile("s_[0-9a-f]{32}")
 JSON_VALUE = {"a": [1, 2.5, -0.0, None, True, 10**30, "é😀\x00", "\ud800"], "": {}}
@@ -139,9 +139,9 @@ def test_tokens_expiry_and_deletion(tmp_path: Path) -> None:
             with pytest.raises(PermissionDenied):
                 store.get(handle, ["k"], agent, token)
         for _ in range(3):  # each use postpones the expiry
-            now[0] += DEFAULT_TTL - 1
+            now[0] += TTL_SECONDS - 1
             assert store.get(handle, ["k"], "a", "t1") == {"k": SessionValue("1")}
-        now[0] += DEFAULT_TTL + 1
+        now[0] += TTL_SECONDS + 1
         with pytest.raises(ToolError, match="has expired"):
             store.get(handle, ["k"], "a", "t1")
         store.create("b")

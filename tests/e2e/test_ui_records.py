@@ -2,10 +2,8 @@
 
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,9 @@ from tests.ui_support import (
 )
 
 from onetool.config.access_tokens import hash_token, new_token
-from onetool.stats import rollup
+from onetool.state.sqlite_database import Transaction
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import RunRecord
-from onetool.stats.tables import create_tables
 
 pytestmark = pytest.mark.slow
 BOSS, LAPTOP, SPARE = new_token(), new_token(), new_token()
@@ -86,13 +84,14 @@ def fill_history(file: Path) -> None:
         "cost": "0",
     }
     assert set(columns) == set(RunRecord._fields)
-    with closing(sqlite3.connect(file, isolation_level=None)) as database:
-        rollup.add_functions(database)
-        create_tables(database)
+
+    def insert(database: Transaction) -> None:
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
         database.execute(
             f"INSERT INTO runs ({', '.join(columns)}) {numbers} SELECT {', '.join(columns.values())} FROM n"
         )
+
+    StatisticsFile(file).write(insert)
 
 
 @pytest.fixture(scope="module")

@@ -488,7 +488,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunTables]
         return
     with Database(request.getfixturevalue("postgres_url"), "11" * 32) as database:
         leases = Leases(database, "this")
-        yield RunTables(database, leases, quota=quota, clock=lambda: NOW)
+        yield RunTables(database, leases, ClockWatch(lambda: NOW), quota)
 
 
 def test_the_bytes_of_all_runs_are_limited_before_a_call_is_sent(small: RunTables) -> None:

@@ -14,7 +14,7 @@ from onetool.llm.sampling import sample_client
 from onetool.llm.token_budget import TokenBudget
 from onetool.net import ANY_HOST, Net
 from onetool.state.documents import Documents
-from onetool.stats.tokens import count_text_tokens
+from onetool.stats.tokens import count_tokens
 from onetool.util.redact import Redactor
 
 UNSENT_REASONS = frozenset({"connect", "host_not_allowed", "address_not_allowed"})
@@ -46,7 +46,7 @@ class LanguageModel:
         settings = self._settings
         usage = self._usage
         run = context.correlation_id
-        prompt_tokens = sum(count_text_tokens(message.text) for message in messages)
+        prompt_tokens = sum(count_tokens(message.text) for message in messages)
         reserved = prompt_tokens + settings.max_tokens
         await self._budget.reserve(run, reserved, settings, usage)
         context.run.record_foreign(Foreign(source, {}, is_untrusted=True))
@@ -56,7 +56,7 @@ class LanguageModel:
             if isinstance(error, HttpStatusError) or error.fields.get("reason") in UNSENT_REASONS:
                 await self._budget.correct(run, -reserved, usage)
             raise
-        answer_tokens = count_text_tokens(completion.text)
+        answer_tokens = count_tokens(completion.text)
         used = prompt_tokens + answer_tokens if completion.tokens is None else max(completion.tokens, answer_tokens)
         await self._budget.correct(run, used - reserved, usage)
         if not completion.is_complete:

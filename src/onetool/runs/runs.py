@@ -57,7 +57,7 @@ from onetool.state.changes import Changes
 from onetool.state.run_records import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
 from onetool.state.run_store import RunTables
 from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES
-from onetool.stats.tokens import count_text_tokens
+from onetool.stats.tokens import count_tokens
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
@@ -234,7 +234,7 @@ class Runs:
             if not gate.is_replayable:
                 gate.entry.end_later(error)
             seconds = time.perf_counter() - started
-            tokens = 0 if answer is None else sum(map(count_text_tokens, answer.blocks))
+            tokens = 0 if answer is None else sum(map(count_tokens, answer.blocks))
             fields = call_id, context, seconds, error, len(output.calls), tokens, output.channel.request_id, at
             events.emit(RunFinished(*fields, *_split_answer(answer, output)))
         isolation = runner.settings.execution.isolation

@@ -1,4 +1,4 @@
-"""Replicas that are alive, with the interface of `Owners`."""
+"""Replicas that are alive: the owners of runs in a database."""
 
 import os
 import socket
@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onetool.state.documents import StoreUnavailable
+from onetool.state.owners import Owners
 from onetool.state.postgres_database import Database, translate
 from onetool.state.schema import VERSION
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 
-class Leases:
+class Leases(Owners):
     """Replicas that are alive: each renews its row every few seconds. The clock is that of the database."""
 
     SECONDS: ClassVar[float] = 15.0
-    may_be_lost: ClassVar[bool] = True
+    may_be_lost = True
 
     def __init__(self, database: Database, own_id: str) -> None:
         self._database = database

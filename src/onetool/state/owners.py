@@ -13,7 +13,7 @@ from onetool.util.locks import try_lock
 class Owners:
     """The processes of a directory. `own_id` identifies this one, which is alive from `hold` until `close`."""
 
-    may_be_lost: ClassVar[bool] = False
+    may_be_lost: ClassVar[bool] = False  # whether a process may be taken for dead while it runs
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

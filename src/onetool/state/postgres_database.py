@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 from onetool.errors import StorageError, ToolError
@@ -16,6 +16,7 @@ from onetool.state.changes import Changes
 from onetool.state.documents import StoreUnavailable
 from onetool.state.migrations import OUTDATED, check_version, migrate
 from onetool.state.schema import SCHEMA
+from onetool.state.sqlite_database import StateDatabase
 from onetool.util.problem import STORAGE
 from onetool.util.store_url import describe_url, find_passwords
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -98,17 +99,17 @@ class Statements:
         self.announced[kind] = 0
 
 
-class Database:
+class Database(StateDatabase):
     """The database of a URL. Nothing is opened before it is needed. Methods block: call them in a thread."""
 
-    row_lock: ClassVar[str] = "FOR UPDATE"
-    claim_lock: ClassVar[str] = "FOR UPDATE SKIP LOCKED"
-    size_query: ClassVar[str] = (
+    row_lock = "FOR UPDATE"
+    claim_lock = "FOR UPDATE SKIP LOCKED"
+    size_query = (
         "SELECT (SELECT coalesce(sum(octet_length(sealed)), 0) FROM runs) "
         "+ (SELECT coalesce(sum(octet_length(sealed)), 0) FROM calls) "
         "+ (SELECT coalesce(sum(pg_column_size(sent_calls)), 0) FROM sent_calls)"
     )
-    trim_sent_query: ClassVar[str] = "SELECT trim_sent_calls(?)"  # replicas cannot delete
+    trim_sent_query = "SELECT trim_sent_calls(?)"  # replicas cannot delete
 
     def __init__(self, url: str, key: str = "", changes: Changes | None = None) -> None:
         from onetool.state.leases import Leases
@@ -187,7 +188,7 @@ class Database:
         self.listener.report_own(statements.announced)
 
     @contextmanager
-    def changing(self, kind: str, name: str, *, is_announced: bool) -> Iterator[Statements]:
+    def changing(self, kind: str, name: str, /, *, is_announced: bool) -> Iterator[Statements]:
         """Change a document, which no other replica changes meanwhile, and tell them of the change."""
         with self.transaction() as transaction:
             transaction.lock(f"{kind} {name}")
@@ -212,10 +213,7 @@ class Database:
 
         return missing_error(kind, name, self.place)
 
-    def vacuum(self) -> None:
-        """Do nothing: PostgreSQL vacuums by itself."""
-
-    def select(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def select(self, query: str, /, *parameters: Any) -> list[tuple[Any, ...]]:
         with self.storage_errors(), self._connection() as connection, self.watch(connection):
             return connection.execute(translate(query), parameters).fetchall()
 

@@ -4,11 +4,12 @@ Each row contains a sealed record; its other columns are copies for queries, whi
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.state.owners import Owners
@@ -24,7 +25,7 @@ from onetool.state.run_records import (
     RunState,
 )
 from onetool.state.sqlite_database import SealedDatabase, StateDatabase, Transaction
-from onetool.util.clock_watch import ClockWatch
+from onetool.util.clock_watch import Clock, ClockWatch
 from onetool.util.text import pluralize, quote
 
 KIND: Final = "runs"
@@ -88,18 +89,6 @@ class RunQuota(NamedTuple):
 DEFAULT_QUOTA: Final = RunQuota()
 
 
-class RunOwners(Protocol):
-    """The processes that execute runs: the methods of `Owners`."""
-
-    own_id: str
-    may_be_lost: ClassVar[bool]  # whether a process may be taken for dead while it runs
-
-    def hold(self) -> None: ...
-    def is_alive(self, owner: str) -> bool: ...
-    def delete_stale(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class RunTables:
     """The runs in a database, with their calls and grants. Nothing is opened before it is needed.
 
@@ -112,17 +101,16 @@ class RunTables:
     def __init__(
         self,
         database: StateDatabase,
-        owners: RunOwners,
-        *,
+        owners: Owners,
+        clock_watch: ClockWatch,
         quota: RunQuota = DEFAULT_QUOTA,
-        clock: Callable[[], float] | None = None,
     ) -> None:
         self._database = database
         self._owners = owners
         self.owner = owners.own_id
         self._quota = quota
-        self._clock = clock or database.now
-        self._clock_watch = ClockWatch(self._clock)
+        self._clock = clock_watch.clock
+        self._clock_watch = clock_watch
         self._unchecked = 0  # new runs before their number is checked again
         self._unchecked_bytes = 0  # to be written before the size is checked again
 
@@ -527,18 +515,13 @@ class RunTables:
 class RunStore(RunTables):
     """The runs of a data directory, in SQLite."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        quota: RunQuota = DEFAULT_QUOTA,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        self._file = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
-        super().__init__(self._file, Owners(directory / "runs" / "owners"), quota=quota, clock=clock)
+    def __init__(self, directory: Path, quota: RunQuota = DEFAULT_QUOTA, clock: Clock = time.time) -> None:
+        self.database = SealedDatabase(directory / "runs" / "runs.db", SCHEMA, VERSION)
+        owners = Owners(directory / "runs" / "owners")
+        super().__init__(self.database, owners, ClockWatch(clock), quota)
 
     def close(self) -> None:
-        self._file.close()
+        self.database.close()
         super().close()
 
 

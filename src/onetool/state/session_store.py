@@ -6,6 +6,7 @@ Each change is one transaction, so that concurrent runs lose nothing. Values are
 import json
 import re
 import secrets
+import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 
 KIND = "sessions"
 VERSION = 1
-DEFAULT_TTL = 86_400.0  # seconds since the last use
+TTL_SECONDS = 86_400.0  # since the last use
 TOUCH_SHARE = 24  # reads update the time of the last use if this share of the TTL has passed
 MAX_SESSIONS = 200  # of an agent and a token
 MAX_KEYS = 1_000
@@ -62,18 +63,10 @@ class SessionValue(NamedTuple):
 class SessionTables:
     """The sessions in a database. Nothing is opened before it is needed."""
 
-    def __init__(
-        self,
-        database: StateDatabase,
-        ttl: float = DEFAULT_TTL,
-        clock: Clock | None = None,
-        *,
-        steady: Clock = read_steady_clock,
-    ) -> None:
+    def __init__(self, database: StateDatabase, clock_watch: ClockWatch) -> None:
         self._database = database
-        self._ttl = ttl
-        self._clock = clock or database.now
-        self._clock_watch = ClockWatch(self._clock, steady)
+        self._clock = clock_watch.clock
+        self._clock_watch = clock_watch
 
     def create(self, agent: str = "default", token_id: str = "") -> str:
         """Create an empty session and return its handle. Expired sessions are deleted, unless the clock has jumped."""
@@ -82,7 +75,7 @@ class SessionTables:
         with self._database.transaction(kind=KIND) as database:
             now = self._clock()
             for statement in DELETE_EXPIRED if self._clock_watch.is_reliable() else ():
-                database.execute(statement, {"before": now - self._ttl})
+                database.execute(statement, {"before": now - TTL_SECONDS})
             if database.execute(COUNT, owner).fetchone()[0] >= MAX_SESSIONS:
                 database.execute(DELETE_EMPTY, owner)
                 if database.execute(COUNT, owner).fetchone()[0] >= MAX_SESSIONS:
@@ -154,14 +147,14 @@ class SessionTables:
     def _use(self, handle: str, agent: str, token_id: str) -> None:
         """Check that the session exists and belongs to the caller, and postpone its expiry."""
         used = self._check_owner(handle, self._database.select(OWNER, handle), agent, token_id)
-        if self._clock() - used > self._ttl / TOUCH_SHARE:
+        if self._clock() - used > TTL_SECONDS / TOUCH_SHARE:
             # On a full or read-only disk, values can be read until they expire.
             with suppress(StorageError), self._database.transaction(kind=KIND) as database:
                 database.execute(TOUCH, (self._clock(), handle))
 
     def _check_owner(self, handle: str, rows: list[tuple[str, str, float]], agent: str, token_id: str) -> float:
         """Return the time of the last use. Without a token, an agent uses the sessions of all its tokens."""
-        if HANDLE.fullmatch(handle) is None or not rows or self._clock() - rows[0][2] > self._ttl:
+        if HANDLE.fullmatch(handle) is None or not rows or self._clock() - rows[0][2] > TTL_SECONDS:
             hint = 'create one with ot.session() and open it with ot.session("s_...")'
             quoted = repr(handle[:MAX_QUOTED_CHARS])
             raise ToolError(f"the session {quoted} does not exist or has expired", hint=hint, type="not_found")
@@ -181,16 +174,9 @@ class SessionTables:
 class SessionStore(SessionTables):
     """The sessions of a data directory, in SQLite."""
 
-    def __init__(
-        self,
-        directory: Path,
-        ttl: float = DEFAULT_TTL,
-        clock: Clock | None = None,
-        *,
-        steady: Clock = read_steady_clock,
-    ) -> None:
+    def __init__(self, directory: Path, clock: Clock = time.time, steady: Clock = read_steady_clock) -> None:
         self.database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
-        super().__init__(self.database, ttl, clock, steady=steady)
+        super().__init__(self.database, ClockWatch(clock, steady))
 
     def close(self) -> None:
         self.database.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from onetool.errors import StorageError
 from onetool.state.sealing import NotSealed, Sealer, sealing_error, sync_directory
@@ -46,95 +46,97 @@ class Transaction(Protocol):
     def executemany(self, statement: str, parameters: Any, /) -> object: ...
 
 
-class StateDatabase(Protocol):
+class StateDatabase:
     """A database in SQLite or PostgreSQL. Both have the same tables."""
 
     place: str
-    row_lock: ClassVar[str]  # the end of a query that locks its rows
-    claim_lock: ClassVar[str]  # the same, and skips locked rows
-    size_query: ClassVar[str]  # for the bytes that runs use
-    trim_sent_query: ClassVar[str]  # deletes the records of calls that were sent before a time
+    row_lock: str = ""  # the end of a query that locks its rows; in SQLite, a transaction locks everything
+    claim_lock: str = ""  # the same, and skips locked rows
+    size_query: str  # for the bytes that runs use
+    trim_sent_query: str  # deletes the records of calls that were sent before a time
 
     @property
     def is_listening(self) -> bool:
         """Whether a thread loads what others change. Otherwise a reader compares the number."""
-        ...
+        return False
 
     def number(self, kind: str, /) -> int:
         """Return a number that changes when this kind of state may have changed."""
-        ...
+        raise NotImplementedError
 
     def subscribe(self, kind: str, load: Callable[[], object], /) -> None:
-        """Call the function in the thread that listens, before it reports a change."""
-        ...
+        """Call the function in the thread that listens, if there is one, before it reports a change."""
 
     @property
     def problem(self) -> str | None:
         """The reason why it does not answer; None if it does."""
-        ...
+        return None
 
     def away(self) -> StorageError:
         """Return the error for a database that does not answer."""
-        ...
+        return StorageError(self.problem or f"the database {self.place} does not answer")
 
     def start(self) -> None:
-        """Listen to the changes of other replicas from now on. Returns at once."""
-        ...
+        """Listen to the changes of other replicas from now on, if there are any. Returns at once."""
 
-    def wait(self, seconds: float, /) -> bool:
+    def wait(self, _seconds: float, /) -> bool:
         """Wait until the changes are known. Return whether they are."""
-        ...
+        return True
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        raise NotImplementedError
+
     def now(self) -> float:
         """Return the time, which all who use the database agree on. Never blocks."""
-        ...
+        return time.time()
 
-    def select(self, query: str, *values: Any) -> list[tuple[Any, ...]]: ...
+    def select(self, query: str, /, *values: Any) -> list[tuple[Any, ...]]:
+        """Return rows as last committed; none if nothing is stored."""
+        raise NotImplementedError
+
     def transaction(
-        self, *, kind: str = "", is_durable: bool = ..., is_announced: bool = False
+        self, *, kind: str = "", is_durable: bool = True, is_announced: bool = False
     ) -> AbstractContextManager[Transaction]:
         """Write in one transaction, which survives the end of the process, and a power failure if `is_durable`.
 
         `kind` is the kind of sealed values that it changes. Other replicas are notified of announced changes.
         """
-        ...
+        raise NotImplementedError
 
-    def changing(self, kind: str, name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:
+    def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:
         """Begin a transaction. Until its end, nobody else changes this document."""
-        ...
+        return self.transaction(is_durable=is_announced)  # readers depend on what is announced
 
     def prepare_sealer(self, key: str) -> object:
-        """Load the key of this name, before a transaction that would wait for it."""
-        ...
+        """Load the key of this name, if it is not read with the file, before a transaction that would wait for it."""
 
-    def load_sealer(self, key: str) -> Sealer:
+    def load_sealer(self, _key: str) -> Sealer:
         """Return the sealer with the key of this name. A file has one, which is known once it has been opened."""
-        ...
+        return NotSealed()
 
-    def missing_error(self, kind: str, name: str) -> StorageError | None:
+    def missing_error(self, _kind: str, _name: str) -> StorageError | None:
         """Return the error for a missing document, if it cannot be missing."""
-        ...
+        return None
 
-    def storage_errors(self) -> AbstractContextManager[None]: ...
-    def vacuum(self) -> None: ...
+    def storage_errors(self) -> AbstractContextManager[None]:
+        """Raise errors of the database as StorageError."""
+        raise NotImplementedError
+
+    def vacuum(self) -> None:
+        """Return the space of deleted rows to the disk, unless the database does so by itself."""
 
 
-class SqliteDatabase:
+class SqliteDatabase(StateDatabase):
     """A database in a file. Nothing is opened before it is needed.
 
     `schema` has the statements that create the tables. If the file is deleted, it is created again.
     """
 
-    row_lock: ClassVar[str] = ""  # a transaction locks everything
-    claim_lock: ClassVar[str] = ""
-    size_query: ClassVar[str] = (
+    size_query = (
         "SELECT (page_count - freelist_count) * page_size "
         "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )
-    trim_sent_query: ClassVar[str] = "DELETE FROM sent_calls WHERE at <= ?"
-    is_listening: ClassVar[bool] = False
-    problem: ClassVar[str | None] = None
+    trim_sent_query = "DELETE FROM sent_calls WHERE at <= ?"
 
     def __init__(self, file: Path, schema: str, version: int) -> None:
         self.file = file
@@ -157,7 +159,6 @@ class SqliteDatabase:
         is_durable: bool = False,
         is_announced: bool = False,  # noqa: ARG002
     ) -> Iterator[sqlite3.Connection]:
-        """Write in one transaction, which survives the end of the process, and a power failure if `is_durable`."""
         with self._writing, self.storage_errors():
             database = self._get_writer()
             if is_durable:
@@ -172,21 +173,7 @@ class SqliteDatabase:
                 if is_durable:
                     database.execute("PRAGMA synchronous = NORMAL")
 
-    def changing(self, kind: str, name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:  # noqa: ARG002
-        """Begin a transaction, which survives a power failure if readers depend on it."""
-        return self.transaction(is_durable=is_announced)
-
-    def prepare_sealer(self, key: str) -> None:
-        """Do nothing: the key is read with the file."""
-
-    def load_sealer(self, _key: str) -> Sealer:
-        return NotSealed()
-
-    def missing_error(self, _kind: str, _name: str) -> StorageError | None:
-        return None
-
-    def select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return rows as last committed; none if nothing is stored."""
+    def select(self, query: str, /, *values: Any) -> list[tuple[Any, ...]]:
         with self._reading, self.storage_errors():
             database = self._reader
             if database is None or self._identify() != self._read_identity:
@@ -199,28 +186,10 @@ class SqliteDatabase:
                 if database is not self._reader:
                     database.close()
 
-    def start(self) -> None:
-        """Do nothing: readers ask for `number`."""
-
-    def wait(self, _seconds: float) -> bool:
-        return True
-
-    def now(self) -> float:
-        return time.time()
-
-    def version(self) -> int:
+    def number(self, _kind: str, /) -> int:
         """Return a number that changes when any process has written. Takes microseconds."""
         found = self.select("PRAGMA data_version")  # changes by other connections, such as the one that writes
         return (self._readers << 32) + int(found[0][0]) if found else 0
-
-    def number(self, _kind: str) -> int:
-        return self.version()
-
-    def subscribe(self, _kind: str, _load: Callable[[], object]) -> None:
-        """Do nothing: readers ask for `number`."""
-
-    def away(self) -> StorageError:
-        return StorageError(f"{self.place} does not answer")
 
     def exists(self) -> bool:
         """Return whether anything may be stored."""
@@ -242,7 +211,6 @@ class SqliteDatabase:
         )
 
     def vacuum(self) -> None:
-        """Return the space of deleted rows to the disk."""
         with self._writing, self.storage_errors():
             self._get_writer().execute("PRAGMA incremental_vacuum").fetchall()
 
@@ -258,7 +226,6 @@ class SqliteDatabase:
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Raise errors of the file as StorageError."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
@@ -295,7 +262,7 @@ class SqliteDatabase:
         """Create the file with its tables, in one step: a file without tables has lost them."""
         with replacing(self.file) as temporary:
             temporary.touch(mode=0o600)  # SQLite gives its other files the same mode
-            with closing(_open_file(f"{temporary.absolute().as_uri()}?mode=rw")) as database:
+            with closing(self._open(f"{temporary.absolute().as_uri()}?mode=rw")) as database:
                 database.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 database.execute("PRAGMA journal_mode = OFF")
                 database.execute("PRAGMA synchronous = FULL")
@@ -331,7 +298,7 @@ class SqliteDatabase:
         """Open the file. Raise an error of SQLite if it has no tables of this version."""
         if not stat.S_ISREG(self.file.stat().st_mode):
             raise self.damage_error("it is not a regular file")
-        database = _open_file(uri)
+        database = self._open(uri)
         try:
             check_tables(database, self._version, self.file)
             self._check(database)
@@ -339,6 +306,9 @@ class SqliteDatabase:
             database.close()
             raise
         return database
+
+    def _open(self, uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _check(self, database: sqlite3.Connection) -> None:
         """Check nothing more."""
@@ -373,10 +343,6 @@ class SealedDatabase(SqliteDatabase):
 
     def _make_sealer(self, *, must_exist: bool) -> Sealer:
         return Sealer.from_file(self.key_file, must_exist=must_exist)
-
-
-def _open_file(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
 def database_uri(file: Path, mode: str) -> str:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from onetool.errors import StorageError, ToolError
 from onetool.state.postgres_database import Database, Statements
-from onetool.stats.database import StatisticsTables
+from onetool.state.sqlite_database import Transaction
 from onetool.util.problem import Location
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class StatisticsSchema:
     def exists(self) -> bool:
         return True
 
-    def write(self, change: Callable[[StatisticsTables], T]) -> T:
+    def write(self, change: Callable[[Transaction], T]) -> T:
         with self._database.transaction(search_path=TABLES) as transaction:
             transaction.lock(LOCK)
             return change(transaction)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from onetool.errors import StorageError
+from onetool.state.sqlite_database import Transaction
 from onetool.state.storage import State
 from onetool.stats import rollup, spending
-from onetool.stats.database import StatisticsFile, StatisticsTables
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import LAST_ROWS, CallRecord, Record, RunRecord, insert_records
 from onetool.stats.tables import ADD_USES
 
@@ -44,7 +45,7 @@ def copy_statistics(file: Path, state: State) -> int:
         last = source.execute(LAST_ROWS).fetchone()
         count = _count_calls(source)
 
-        def copy(target: StatisticsTables) -> None:
+        def copy(target: Transaction) -> None:
             marker = target.execute(MARKER, (name,)).fetchone()
             if marker is None:
                 version = 1
@@ -61,21 +62,21 @@ def copy_statistics(file: Path, state: State) -> int:
     return count
 
 
-def _count_calls(tables: StatisticsTables) -> int:
+def _count_calls(tables: Transaction) -> int:
     row: Any = tables.execute(ALL_CALLS).fetchone()
     return int(row[0])
 
 
-def _copy_tables(source: StatisticsTables, target: StatisticsTables) -> None:
+def _copy_tables(source: Transaction, target: Transaction) -> None:
     for table, conflict in TABLES.items():
-        rows = source.execute(f"SELECT * FROM {table}")
+        rows: Any = source.execute(f"SELECT * FROM {table}")
         names = [column[0] for column in rows.description]
         marks = ", ".join("?" * len(names))
         insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks}) {conflict}"
         target.executemany(insert, rows.fetchall())
 
 
-def _read_later(source: StatisticsTables, call: int, run: int) -> list[Record]:
+def _read_later(source: Transaction, call: int, run: int) -> list[Record]:
     """Return the calls and runs that were recorded after these rows."""
     records: list[Record] = []
     for table, kind, last in (("calls", CallRecord, call), ("runs", RunRecord, run)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from onetool.util.raw_json import RawJson
 
 if TYPE_CHECKING:
-    from onetool.stats.database import StatisticsTables
+    from onetool.state.sqlite_database import Transaction
     from onetool.stats.record import Record
 
 MAX_VALUE_BYTES = 64 << 10  # of each value
@@ -164,7 +164,7 @@ def _join(pieces: Iterable[bytes], limit: int) -> str:
     return b"".join(found).decode("utf-8", "ignore")
 
 
-def insert(database: "StatisticsTables", records: "Iterable[Record]") -> None:
+def insert(database: "Transaction", records: "Iterable[Record]") -> None:
     """Store the values and count the failures among the records, in the current transaction."""
     details = []
     failures = []
@@ -206,7 +206,7 @@ def to_text(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "backslashreplace").decode()
 
 
-def prune(database: "StatisticsTables", before: float, max_bytes: int, failures_before: float) -> None:
+def prune(database: "Transaction", before: float, max_bytes: int, failures_before: float) -> None:
     """Delete values that are too old or too many, and old groups of failures."""
     database.execute(DELETE_OLD, {"before": before})
     (size,) = database.execute(SIZE).fetchone()
@@ -215,13 +215,13 @@ def prune(database: "StatisticsTables", before: float, max_bytes: int, failures_
     database.execute(DELETE_FAILURES, {"before": failures_before, "most": MAX_FAILURES})
 
 
-def read_values(database: "StatisticsTables", run_id: str) -> dict[int, StoredValues]:
+def read_values(database: "Transaction", run_id: str) -> dict[int, StoredValues]:
     """Return the stored values of a run by the number of the call; 0 is the run itself."""
     return {row[0]: StoredValues(*row[1:]) for row in database.execute(DETAILS, {"run_id": run_id})}
 
 
 def read_failures(
-    database: "StatisticsTables", agent: str | None = None, token_id: str | None = None, limit: int = 200
+    database: "Transaction", agent: str | None = None, token_id: str | None = None, limit: int = 200
 ) -> list[FailureGroup]:
     """Return groups of failures, the latest first."""
     filters = {"agent": agent, "token_id": token_id, "limit": limit}

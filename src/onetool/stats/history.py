@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from onetool.state.sqlite_database import Transaction
 from onetool.stats import details, spending
-from onetool.stats.database import StatisticsDatabase, StatisticsTables
+from onetool.stats.database import StatisticsDatabase
 from onetool.stats.details import FailureGroup, StoredValues
 from onetool.stats.record import CallRecord, RunRecord, to_column
 from onetool.stats.spending import Spending
@@ -120,7 +121,7 @@ def list_page(
         return _read_page(database, criteria, after, size)
 
 
-def _read_page(database: StatisticsTables, criteria: RunFilter, after: Position | None, size: int) -> RunPage:
+def _read_page(database: Transaction, criteria: RunFilter, after: Position | None, size: int) -> RunPage:
     parameters = {name: value for name, value in criteria.parameters.items() if value not in (None, "")}
     column, direction = ORDERS[criteria.order]
     # One equality and the order are those of an index; everything else is checked row by row.
@@ -165,7 +166,7 @@ def find_ids(statistics: StatisticsDatabase, run_ids: Collection[str]) -> set[st
         return {run_id for (run_id,) in database.execute(query, dict(zip(names, run_ids, strict=True)))}
 
 
-def _add_values(database: StatisticsTables, run: RunRecord) -> RunWithValues:
+def _add_values(database: Transaction, run: RunRecord) -> RunWithValues:
     calls = [CallRecord(*each) for each in database.execute(CALLS, {"run_id": run.run_id})]
     return RunWithValues(run, sorted(calls, key=lambda call: call.at), details.read_values(database, run.run_id))
 

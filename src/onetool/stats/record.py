@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onetool.errors import ToolError
+from onetool.state.sqlite_database import Transaction
 from onetool.stats import details, rollup, spending
-from onetool.stats.database import StatisticsDatabase, StatisticsTables
+from onetool.stats.database import StatisticsDatabase
 from onetool.stats.details import DetailRecord, FailureRecord
 from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE
@@ -187,8 +188,8 @@ class Recorder:
             return True
         try:
             self.database.write(lambda tables: insert_records(tables, records, self._clock()))
-        except (OSError, ToolError) as error:
-            self.problem = f"cannot write statistics to {self.database.place}: {error}"
+        except ToolError as error:
+            self.problem = f"cannot write statistics to {self.database.place}: {error.message}"
             # Code and values are dropped: they would take too much memory while the file cannot be written.
             unwritten = (
                 record._replace(command="") if isinstance(record, RunRecord) else record
@@ -206,13 +207,13 @@ class Recorder:
             return
         try:
             is_done = self.database.write(self._prune)
-        except (OSError, ToolError) as error:
-            self.problem = f"cannot delete old statistics in {self.database.place}: {error}"
+        except ToolError as error:
+            self.problem = f"cannot delete old statistics in {self.database.place}: {error.message}"
         else:
             if not is_done:
                 self._sweep.repeat()
 
-    def _prune(self, tables: StatisticsTables) -> bool:
+    def _prune(self, tables: Transaction) -> bool:
         """Delete old rows for a limited time; the next write continues. Return whether all were deleted."""
         now = self._clock()
         before = now - self.keep_days * DAY
@@ -228,7 +229,7 @@ class Recorder:
         return time.monotonic() < end
 
 
-def insert_records(tables: StatisticsTables, records: Sequence[Record], now: float) -> None:
+def insert_records(tables: Transaction, records: Sequence[Record], now: float) -> None:
     """Insert the records and update the aggregates, in the current transaction."""
     last_call, last_run = tables.execute(LAST_ROWS).fetchone()
     tables.executemany(_insert_into("calls", CallRecord), _rows(records, CallRecord))
@@ -257,7 +258,7 @@ def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[JsonObject]
             }
 
 
-def _insert_session(tables: StatisticsTables, record: SessionRecord) -> None:
+def _insert_session(tables: Transaction, record: SessionRecord) -> None:
     tokens = {to_column(name): count for name, count in record.definitions.items()}
     catalog = _digest(tokens)
     tables.executemany(INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items()))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from onetool.stats.database import StatisticsTables
+    from onetool.state.sqlite_database import Transaction
 
 HOUR = 3600
 DAY = 86_400
@@ -141,13 +141,13 @@ def add_functions(database: "Connection") -> None:
     database.create_function("floor", 1, math.floor, deterministic=True)
 
 
-def add(tables: "StatisticsTables", call: int, run: int, now: float) -> None:
+def add(tables: "Transaction", call: int, run: int, now: float) -> None:
     """Add the calls and runs that were inserted after these rows."""
     for statement in ADD:
         tables.execute(statement, {"call": call, "run": run, "block": _start_of_block(now)})
 
 
-def sum_range(tables: "StatisticsTables", since: float, until: float, now: float) -> None:
+def sum_range(tables: "Transaction", since: float, until: float, now: float) -> None:
     """Sum calls and runs of a time range into the temporary tables `fresh_rollups` and `fresh_times`."""
     for statement in SUM_RANGE:
         tables.execute(statement, {"since": since, "until": until, "block": _start_of_block(now)})
@@ -157,7 +157,7 @@ def _start_of_block(now: float) -> int:
     return int(now // BLOCK) * BLOCK
 
 
-def prune(tables: "StatisticsTables", now: float, keep_seconds: float) -> None:
+def prune(tables: "Transaction", now: float, keep_seconds: float) -> None:
     for width in WIDTHS:
         before = now - (min(KEEP_HOURS_SECONDS, keep_seconds) if width == HOUR else keep_seconds)
         for statement in PRUNE:

@@ -17,7 +17,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
-from onetool.stats.database import StatisticsDatabase, StatisticsTables
+from onetool.state.sqlite_database import Transaction
+from onetool.stats.database import StatisticsDatabase
 from onetool.util.background import Background
 
 if TYPE_CHECKING:
@@ -337,7 +338,7 @@ class Shapes:
     def merge_all(self, shapes: Mapping[str, Shape]) -> None:
         """Merge shapes into the stored ones, which other processes may have updated."""
 
-        def change(tables: StatisticsTables) -> None:
+        def change(tables: Transaction) -> None:
             for name, shape in shapes.items():
                 row = tables.execute(SELECT_SHAPE, (name,)).fetchone()
                 merged = shape if row is None else limit_size(merge(from_json(row[0]), shape))
@@ -356,7 +357,7 @@ class Shapes:
         if self._known is None:
             try:
                 self._known = self.read_all()
-            except (OSError, ToolError):  # reported and handled at the next write
+            except ToolError:  # reported and handled at the next write
                 self._known = {}
         while self._learned:
             name, outlined = self._learned.popleft()
@@ -377,8 +378,8 @@ class Shapes:
             return True
         try:
             self.merge_all(changed)
-        except (OSError, ToolError) as error:
-            self.problem = f"cannot write result shapes to {self._statistics.place}: {error}"
+        except ToolError as error:
+            self.problem = f"cannot write result shapes to {self._statistics.place}: {error.message}"
             with self._lock:
                 self._changed |= changed.keys()
             return False

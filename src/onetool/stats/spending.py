@@ -12,7 +12,7 @@ from onetool.stats.details import to_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from onetool.stats.database import StatisticsTables
+    from onetool.state.sqlite_database import Transaction
     from onetool.stats.record import RunRecord
 
 SCHEMA = """
@@ -62,7 +62,7 @@ def get_month(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(MONTH_FORMAT)
 
 
-def add(database: "StatisticsTables", runs: "Iterable[RunRecord]") -> None:
+def add(database: "Transaction", runs: "Iterable[RunRecord]") -> None:
     """Add the runs to the sums, in the current transaction."""
     sums: dict[tuple[str, ...], list[Any]] = {}
     for run in runs:
@@ -76,7 +76,7 @@ def add(database: "StatisticsTables", runs: "Iterable[RunRecord]") -> None:
 
 
 def read(
-    database: "StatisticsTables", month: str | None = None, agent: str | None = None, token_id: str | None = None
+    database: "Transaction", month: str | None = None, agent: str | None = None, token_id: str | None = None
 ) -> list[Spending]:
     """Return the use per token, the latest month first."""
     filters = {"month": month, "agent": agent, "token_id": token_id, "limit": MAX_ROWS}

@@ -20,8 +20,9 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypedDict
 
 from onetool.errors import ToolError
+from onetool.state.sqlite_database import Transaction
 from onetool.stats import rollup
-from onetool.stats.database import StatisticsDatabase, StatisticsTables
+from onetool.stats.database import StatisticsDatabase
 from onetool.stats.record import to_column
 from onetool.stats.rollup import BLOCK, DAY, HOUR
 from onetool_child.json_types import JsonMapping
@@ -216,7 +217,7 @@ def _first_complete_start(since: float, width: int) -> int:
     return math.ceil(since / width) * width
 
 
-def _select_ranges(database: StatisticsTables, *ranges: tuple[int, int, int]) -> None:
+def _select_ranges(database: Transaction, *ranges: tuple[int, int, int]) -> None:
     database.execute("DELETE FROM ranges")
     database.executemany("INSERT INTO ranges VALUES (?, ?, ?)", ranges)
 
@@ -225,7 +226,7 @@ def _call_kind(filters: JsonMapping) -> int:
     return rollup.ALL_CALLS if filters["tool"] is None else rollup.CALLS_OF_TOOL
 
 
-def _summarize_tools(database: StatisticsTables, filters: JsonMapping) -> list[ToolSummary]:
+def _summarize_tools(database: Transaction, filters: JsonMapping) -> list[ToolSummary]:
     filters = {**filters, "kind": rollup.CALLS_OF_TOOL}
     database.execute(TOP, filters)
     errors: dict[str, dict[str, int]] = {}
@@ -245,7 +246,7 @@ def _summarize_tools(database: StatisticsTables, filters: JsonMapping) -> list[T
     ]
 
 
-def _summarize_runs(database: StatisticsTables, filters: JsonMapping, round_trip_ms: int) -> tuple[RunSummary, Savings]:
+def _summarize_runs(database: Transaction, filters: JsonMapping, round_trip_ms: int) -> tuple[RunSummary, Savings]:
     """Return the runs, or those that called the tool, and the savings of these runs and of sessions."""
     kind = rollup.ALL_RUNS
     query = SESSION_SAVINGS
@@ -272,7 +273,7 @@ def _summarize_runs(database: StatisticsTables, filters: JsonMapping, round_trip
     }
 
 
-def _make_series(database: StatisticsTables, filters: JsonMapping, period: str, now: float) -> Series:
+def _make_series(database: Transaction, filters: JsonMapping, period: str, now: float) -> Series:
     filters = {**filters, "kind": _call_kind(filters)}
     start, width, count = _choose_bars(database, filters, period, now)
     calls = [0] * count
@@ -296,7 +297,7 @@ def _make_series(database: StatisticsTables, filters: JsonMapping, period: str, 
     }
 
 
-def _choose_bars(database: StatisticsTables, filters: JsonMapping, period: str, now: float) -> tuple[int, int, int]:
+def _choose_bars(database: Transaction, filters: JsonMapping, period: str, now: float) -> tuple[int, int, int]:
     """Return the start of the first bar, the width and the number of bars. Bars start at full local hours or days."""
     if period in PERIODS:
         first = filters["since"]
@@ -312,7 +313,7 @@ def _choose_bars(database: StatisticsTables, filters: JsonMapping, period: str, 
     return start, width, int((now - start) // width) + 1
 
 
-def _find_first_time(database: StatisticsTables, filters: JsonMapping, now: float) -> float:
+def _find_first_time(database: Transaction, filters: JsonMapping, now: float) -> float:
     """Return the approximate time of the first call, or now: to the hour if it is recent, otherwise to the day."""
     for width, reach in ((DAY, MAX_BARS * DAY), (HOUR, 0)):
         found = database.execute(FIRST, {**filters, "width": width}).fetchone()

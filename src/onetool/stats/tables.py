@@ -1,11 +1,6 @@
 """The tables of the statistics, in SQLite and PostgreSQL."""
 
-from typing import TYPE_CHECKING
-
 from onetool.stats import details, rollup, spending
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection
 
 VERSION = 1
 # Runs are listed by time or duration: all, or those of one agent, actor or token. In SQLite, tables have a `rowid`.
@@ -46,12 +41,3 @@ ON CONFLICT (tool) DO UPDATE SET calls = usage.calls + excluded.calls,
 last = {rollup.greater("usage.last", "excluded.last")}
 """
 COUNT_USE = f"INSERT INTO usage VALUES (?, ?, ?) {ADD_USES}"  # noqa: S608 - constants
-
-
-def create_tables(database: "Connection") -> None:
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("BEGIN IMMEDIATE")
-    for statement in SQLITE_SCHEMA.split(";"):
-        database.execute(statement)
-    database.execute(f"PRAGMA user_version = {VERSION}")
-    database.execute("COMMIT")

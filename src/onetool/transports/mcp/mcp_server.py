@@ -26,7 +26,7 @@ from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs.questions import Question
-from onetool.stats.tokens import count_text_tokens, count_tokens
+from onetool.stats.tokens import count_tokens
 from onetool.transports.fair_queue import FairQueue, QueueFull, turn
 from onetool.transports.logging_bridge import EventLog, forward_logging
 from onetool.transports.mcp.client_identity import (
@@ -217,9 +217,7 @@ class OneToolServer(Server[Any]):
     @property
     def own_tokens(self) -> int:
         """Number of tokens that OneTool's definition takes in a model's context."""
-        return count_tokens(RUN.model_dump(by_alias=True, exclude_none=True)) + count_text_tokens(
-            self.instructions or ""
-        )
+        return count_tokens(RUN.model_dump(by_alias=True, exclude_none=True)) + count_tokens(self.instructions or "")
 
     def close(self) -> None:
         self._open.close()
