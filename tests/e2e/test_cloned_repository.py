@@ -17,6 +17,7 @@ import pytest
 import yaml
 from tests.conftest import find_program
 from tests.proxy_support import HOSTILE, hostile_server
+from tests.runs_support import make_call
 from tests.support import PROGRAM, Connection, configure, connect, environment, get_texts
 
 from onetool.config.model import Server
@@ -25,7 +26,7 @@ from onetool.extensions.pep723 import parse_header
 from onetool.proxy.definitions import Definition, identify_origin
 from onetool.proxy.pins import accept, list_claims, open_pins
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
-from onetool.state.run_records import Grant
+from onetool.state.run_records import Decision, DurableRunRecord, Grant, RunState
 from onetool.state.run_store import RunStore
 
 SECRET = "canary-of-the-project"
@@ -542,7 +543,10 @@ def test_what_a_clone_contains_approves_nothing(home: Path, clone: Path) -> None
     listed = [Definition("plan", "", {"type": "object"}, annotations=claims)]
     accept(open_pins(place), "s", listed, origin, list_claims({}, listed, origin))
     with closing(RunStore(place)) as runs:
-        runs.restore_grants([Grant("g_1", "*", varying=("*",), left=1000, expires=time.time() + 86_400, by="you")])
+        grant = Grant("g_1", "*", varying=("*",), left=1000, expires=time.time() + 86_400, by="you")
+        runs.put_run(DurableRunRecord("r_1", "default", ""), [make_call(1, "s.plan")])
+        assert runs.decide("r_1", Decision(is_approved=True, by="you", grants=(grant,))) == [1]
+        runs.set_state("r_1", RunState.DONE)
     SavedSnippets.open_file(place).put(SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you"))
     trust(place, home / ".onetool")
     assert "effects: read, write, external" in onetool(home, clone, "agents", "check", "s.plan()").stdout

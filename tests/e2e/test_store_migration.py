@@ -137,7 +137,7 @@ def open_rows(state: State) -> Stores:
 
 
 def check(stores: Stores, names: dict[str, Any]) -> None:
-    assert stores.runs.list_ids() == ["r_1", "r_2"]
+    assert [run.id for run in stores.runs.list_runs()] == ["r_2", "r_1"]
     (call,) = stores.runs.list_calls("r_1")
     assert (call.state, call.by) == (CallState.APPROVED, "Ada")
     assert {grant.id for grant in stores.runs.list_grants("default", "r_1")} == {"g_1", "g_2"}

@@ -51,7 +51,7 @@ class CredentialStore:
     """Credentials as text, encrypted at rest, also their keys."""
 
     def __init__(self, database: StateDatabase) -> None:
-        self._documents = Documents(database, KIND)
+        self.documents = Documents(database, KIND)
         self._database = database
 
     def version(self) -> object:
@@ -59,10 +59,10 @@ class CredentialStore:
         return self._database.number(KIND)
 
     def list_keys(self) -> list[CredentialKey]:
-        return [CredentialKey(*document["key"]) for document in self._documents.get_all().values()]
+        return [CredentialKey(*document["key"]) for document in self.documents.get_all().values()]
 
     def get(self, key: CredentialKey) -> str | None:
-        return _get_credential(self._documents.get(_digest(key)))
+        return _get_credential(self.documents.get(_digest(key)))
 
     def update(self, key: CredentialKey, change: Callable[[str | None], str | None]) -> str | None:
         """Replace a credential, while no other process can; None deletes it. Return the new one.
@@ -74,7 +74,7 @@ class CredentialStore:
             credential = change(_get_credential(document))
             return None if credential is None else {"key": key, "credential": credential}
 
-        return _get_credential(self._documents.update(_digest(key), apply))
+        return _get_credential(self.documents.update(_digest(key), apply))
 
 
 class CredentialFile(SealedDatabase):

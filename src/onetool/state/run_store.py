@@ -299,34 +299,6 @@ class RunTables:
         grants = [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} {where}", agent, run_id)]
         return [grant for grant in grants if grant.left > 0 and not self._is_past(grant.expires)]
 
-    # --- moving to another store ------------------------------------------------------------------------------
-
-    def list_ids(self) -> list[str]:
-        """Return the IDs of all runs, oldest first."""
-        return [run_id for (run_id,) in self._database.select("SELECT id FROM runs ORDER BY rowid")]
-
-    def list_all_grants(self) -> list[Grant]:
-        return [self._read_grant(row) for row in self._database.select(f"{SELECT_GRANTS} ORDER BY rowid")]
-
-    def restore(self, run: DurableRunRecord, calls: Iterable[DurableCall], grants: Iterable[Grant] = ()) -> bool:
-        """Store a run as it was in another store. Return False if it is stored already."""
-        with self._change() as database:
-            if self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run.id):
-                return False
-            database.execute(INSERT_RUN, (run.id, *self._run_columns(run)))
-            self._update_run(database, run)
-            for call in calls:
-                self._replace_call(database, run.id, call)
-            for grant in grants:
-                database.execute(INSERT_GRANT, self._grant_columns(grant))
-        return True
-
-    def restore_grants(self, grants: Iterable[Grant]) -> None:
-        """Store grants for every run of an agent, unless they are stored already."""
-        with self._change() as database:
-            for grant in grants:
-                database.execute(f"{INSERT_GRANT} ON CONFLICT DO NOTHING", self._grant_columns(grant))
-
     # --- cleanup ----------------------------------------------------------------------------------------------
 
     def delete_expired(self, now: float) -> int:

@@ -42,7 +42,6 @@ PUT_VALUE = """
 INSERT INTO session_values (handle, key, sealed, size) VALUES (?, ?, ?, ?)
 ON CONFLICT (handle, key) DO UPDATE SET sealed = excluded.sealed, size = excluded.size
 """
-INSERT_SESSION = "INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 DELETE_VALUE = "DELETE FROM session_values WHERE handle = ? AND key = ?"
 DELETE_EXPIRED = (
     "DELETE FROM session_values WHERE handle IN (SELECT handle FROM sessions WHERE used < :before)",
@@ -127,22 +126,6 @@ class SessionTables:
             _check_quota(database, handle)
             database.execute(TOUCH, (self._clock(), handle))
         return found
-
-    def list_all(self) -> list[tuple[str, str, str, float]]:
-        """Return the handle, agent, token and time of the last use of all sessions, to move them."""
-        rows = self._database.select("SELECT handle, agent, token, used FROM sessions ORDER BY used")
-        return [(handle, agent, token, used) for handle, agent, token, used in rows]
-
-    def restore(self, session: tuple[str, str, str, float], values: Mapping[str, SessionValue]) -> bool:
-        """Store a session as it was in another store. Return False if it is stored already."""
-        handle = session[0]
-        with self._database.transaction(kind=KIND) as database:
-            if not database.execute(INSERT_SESSION, session).rowcount:
-                return False
-            database.executemany(
-                PUT_VALUE, [(handle, key, *self._seal(handle, key, value)) for key, value in values.items()]
-            )
-        return True
 
     def _use(self, handle: str, agent: str, token_id: str) -> None:
         """Check that the session exists and belongs to the caller, and postpone its expiry."""

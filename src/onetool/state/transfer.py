@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.source import bundles_directory
@@ -19,6 +21,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.logging import list_rotated
 from onetool.paths import resolve_path
 from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.state import run_store, session_store
 from onetool.state.audit_rows import AuditRows
 from onetool.state.bundle_mirror import KEY, KIND, LOCK, STORED
 from onetool.state.disabled_tools import EVERYTHING
@@ -27,6 +30,9 @@ from onetool.state.opening import open_files, open_state
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
+from onetool.state.run_store import RunStore
+from onetool.state.session_store import SessionStore
+from onetool.state.sqlite_database import SealedDatabase
 from onetool.state.storage import State
 from onetool.state.transfer_statistics import copy_statistics
 from onetool.util.clock_watch import ClockWatch
@@ -36,6 +42,7 @@ from onetool.util.store_url import SCHEMES
 if TYPE_CHECKING:
     from onetool.results.files import Part
 
+# ruff: noqa: S608 - statements are built from constants
 T = TypeVar("T")
 UNLIMITED_BYTES: Final = 1 << 40
 RESULT_FILE: Final = re.compile(r"(result|media)-([0-9a-f]{32})\.(txt|idx|json|meta\.json|bin)")
@@ -94,41 +101,64 @@ def _verify(kind: str, source: Iterable[Any], target: Iterable[Any]) -> int:
 # --- runs and sessions ------------------------------------------------------------------------------------------------
 
 
+class Table(NamedTuple):
+    """A table, and the name that each `sealed` value is sealed with."""
+
+    name: str
+    columns: tuple[str, ...]
+    order: str
+    about: str = ""
+
+
+RUN_TABLES: Final = (
+    Table("runs", ("id", "agent", "state", "owner", "expires", "ended", "sealed"), "rowid", "run {id}"),
+    Table("calls", ("run", "number", "state", "sealed"), "run, number", "call {number} of run {run}"),
+    Table("grants", ("id", "agent", "run", '"left"', "expires", "sealed"), "rowid", "grant {id}"),
+    Table("sent_calls", ("run", "number", "attempt", "permit", "at"), "run, number"),
+)
+SESSION_TABLES: Final = (
+    Table("sessions", ("handle", "agent", "token", "used"), "used"),
+    Table("session_values", ("handle", "key", "sealed", "size"), "id", "session {handle}: {key}"),
+)
+
+
+def _copy_tables(places: Places, source: SealedDatabase, kind: str, tables: Iterable[Table]) -> int:
+    """Copy the rows that the database lacks, sealed with its key. Return the number of rows of the first table."""
+    counts = []
+    for table in tables:
+        columns = ", ".join(table.columns)
+        query = f"SELECT {columns} FROM {table.name} ORDER BY {table.order}"
+        rows = [dict(zip(table.columns, row, strict=True)) for row in source.select(query)]
+        for row in rows if table.about else ():
+            about = table.about.format(**row).encode()
+            content = source.load_sealer(kind).open(row["sealed"], about)
+            row["sealed"] = places.database.load_sealer(kind).seal(content, about)
+        marks = ", ".join("?" * len(table.columns))
+        insert = f"INSERT INTO {table.name} ({columns}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        with places.database.transaction() as transaction:
+            transaction.executemany(insert, [tuple(row.values()) for row in rows])
+        keys = f"SELECT {table.columns[0]}, {table.columns[1]} FROM {table.name}"
+        counts.append(_verify(table.name, source.select(keys), places.database.select(keys)))
+    return counts[0]
+
+
 def _copy_runs(places: Places) -> int:
-    target = places.rows.runs
-    source = places.files.runs
-    grants = source.list_all_grants()
-    run_ids = source.list_ids()
-    for run_id in run_ids:
-        run = source.get_run(run_id)
-        if run is not None:
-            target.restore(run, source.list_calls(run_id), [grant for grant in grants if grant.run == run_id])
-    general = [grant for grant in grants if grant.run is None]
-    target.restore_grants(general)
-    _verify("grants", (grant.id for grant in general), (grant.id for grant in target.list_all_grants()))
-    return _verify("runs", run_ids, target.list_ids())
+    with closing(RunStore(places.loaded.directories.private)) as store:
+        return _copy_tables(places, store.database, run_store.KIND, RUN_TABLES)
 
 
 def _copy_sessions(places: Places) -> int:
-    target = places.rows.sessions
-    handles = []
-    source = places.files.sessions
-    for session in source.list_all():
-        handle, agent, token_id, _ = session
-        try:
-            values = source.get(handle, source.list_keys(handle, agent, token_id), agent, token_id)
-        except ToolError:  # it has expired
-            continue
-        target.restore(session, values)
-        handles.append(handle)
-    return _verify("sessions", handles, (session[0] for session in target.list_all()))
+    with closing(SessionStore(places.loaded.directories.private)) as store:
+        return _copy_tables(places, store.database, session_store.KIND, SESSION_TABLES)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-def _copy_documents(source: Documents, target: Documents) -> int:
+def _copy_documents(choose: Callable[[State], Documents], places: Places) -> int:
     """Copy the documents of one kind that the database lacks."""
+    source = choose(places.files)
+    target = choose(places.rows)
     documents = source.get_all()
     for name, document in documents.items():
         target.update(name, lambda current, document=document: current or document)  # type: ignore[misc]
@@ -145,20 +175,6 @@ def _copy_disabled_tools(places: Places) -> int:
     return _verify("disabled tools", names, target.off())
 
 
-def _copy_pins(places: Places) -> int:
-    return _copy_documents(places.files.pins, places.rows.pins)
-
-
-def _copy_credentials(places: Places) -> int:
-    source = places.files.credentials
-    target = places.rows.credentials
-    keys = source.list_keys()
-    for key in keys:
-        text = source.get(key)
-        target.update(key, lambda current, text=text: current or text)  # type: ignore[misc]
-    return _verify("credentials", keys, target.list_keys())
-
-
 def _copy_snippets(places: Places) -> int:
     target = places.rows.snippets
     saved = places.files.snippets.list_all()
@@ -173,10 +189,6 @@ def _copy_snippets(places: Places) -> int:
 
 def _identify_snippet(snippet: SavedSnippet) -> tuple[str, str]:
     return snippet.agent, snippet.name
-
-
-def _copy_token_usage(places: Places) -> int:
-    return _copy_documents(places.files.token_usage, places.rows.token_usage)
 
 
 def _copy_shapes(places: Places) -> int:
@@ -310,11 +322,11 @@ KINDS: Final[dict[str, Callable[[Places], int]]] = {
     "results": _copy_results,
     "bundles": _copy_bundles,
     "disabled": _copy_disabled_tools,
-    "pins": _copy_pins,
-    "credentials": _copy_credentials,
+    "pins": partial(_copy_documents, attrgetter("pins")),
+    "credentials": partial(_copy_documents, attrgetter("credentials.documents")),
     "snippets": _copy_snippets,
     "tokens": _copy_tokens,
-    "llm tokens": _copy_token_usage,
+    "llm tokens": partial(_copy_documents, attrgetter("token_usage")),
     "notices": _copy_notices,
     "audit": _copy_audit,
     "shapes": _copy_shapes,
