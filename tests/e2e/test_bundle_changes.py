@@ -16,7 +16,7 @@ from tests.support import PROGRAM, configure, environment, eventually, run_cli
 from onetool.backends.http.rate_limit import RateLimiter
 from onetool.errors import BudgetExceeded
 from onetool.state.counters import CounterFile, CounterTables
-from onetool.state.memory import MemoryCounters
+from onetool.state.memory import Counters
 
 BODY = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
 
@@ -283,7 +283,7 @@ def test_the_rate_limit_resets_after_a_minute(tmp_path: Path) -> None:
 def test_without_a_usable_file_each_process_counts_its_own_calls(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     file = CounterFile(tmp_path / "file" / "rates.db")
-    rates = RateLimiter(CounterTables(file), fallback=MemoryCounters())
+    rates = RateLimiter(CounterTables(file), fallback=Counters())
     rates.acquire("tool", 1)
     assert "maxCallsPerMinute" in (rates.problem or "")
     with pytest.raises(BudgetExceeded):

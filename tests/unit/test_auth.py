@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from onetool.config.access_tokens import TokenSet, hash_token, new_token
 from onetool.config.model import Auth, Token
 from onetool.paths import Directories
-from onetool.state.memory import MAX_NAMES, MemoryCounters
+from onetool.state.memory import MAX_NAMES, Counters
 from onetool.state.opening import open_files
 from onetool.transports.http.auth import ANONYMOUS, SECURITY_HEADERS, AuthMiddleware, get_agent
 from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
@@ -37,7 +37,7 @@ Fields = Iterable[tuple[str, str]]
 
 
 def make_throttle(clock: Callable[[], float]) -> AuthThrottle:
-    counters = MemoryCounters(clock)
+    counters = Counters(clock)
     return AuthThrottle(lambda: counters, clock)
 
 
@@ -530,7 +530,7 @@ def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
 
 
 def test_recorded_failures_are_bounded() -> None:
-    counters = MemoryCounters(lambda: 0.0)
+    counters = Counters(lambda: 0.0)
     failures = AuthThrottle(lambda: counters, lambda: 0.0)
 
     async def record() -> None:

@@ -31,7 +31,7 @@ from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
 from onetool.results.blobs import Media, open_media
-from onetool.state.memory import MemoryCounters
+from onetool.state.memory import Counters
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 ANYWHERE = HostRules(("*",), allow_private_addresses=True)
@@ -243,7 +243,7 @@ def test_retry_after_is_a_number_or_a_date(text: str, seconds: float) -> None:
 
 def test_calls_are_counted_over_the_last_minute() -> None:
     time = FakeClock()
-    rate_limiter = RateLimiter(MemoryCounters(time))
+    rate_limiter = RateLimiter(Counters(time))
     rate_limiter.acquire("a", 2)
     time.now += 50
     rate_limiter.acquire("a", 2)

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from onetool.config.model import Topic
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from onetool.state.memory import MemoryCounters
+from onetool.state.memory import Counters
 from onetool.state.notices import NoticeFiles, count_message, publish
 from onetool.util.locks import locked
 
@@ -43,7 +43,7 @@ def test_a_full_file_rejects_messages(tmp_path: Path) -> None:
 
 def test_an_agent_may_send_a_limited_number_of_messages_per_minute() -> None:
     now = [0.0]
-    counters = MemoryCounters(lambda: now[0])
+    counters = Counters(lambda: now[0])
     for _ in range(3):
         count_message(counters, "a", 3)
     with pytest.raises(BudgetExceeded, match=r"notify\.per_minute is 3; try again in 60 s"):

@@ -33,7 +33,7 @@ from onetool.extensions.static_analysis import Extension, Function
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.paths import extension_files, resolve_path
-from onetool.state.storage import JobStorage
+from onetool.state.storage import Jobs
 from onetool.util.background_tasks import BackgroundTasks, retrieve_error
 from onetool.util.problem import Location, Problem
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -67,7 +67,7 @@ class Extensions(HeldTools):
         check_trust: Callable[[Loaded], TrustDecision],
         *,
         shared: SharedPool[Worker] | None = None,
-        get_jobs: Callable[[], JobStorage] | None = None,
+        get_jobs: Callable[[], Jobs] | None = None,
     ) -> None:
         super().__init__()
         self._shared = shared

@@ -14,7 +14,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker_backend import Timeouts
-from onetool.state.storage import JobRequest, JobStorage
+from onetool.state.storage import JobRequest, Jobs
 from onetool_child.json_types import JsonMapping
 
 
@@ -29,7 +29,7 @@ class QueueBackend:
         timeouts: Timeouts,
         queue: str,
         wait_seconds: float,
-        get_jobs: Callable[[], JobStorage],
+        get_jobs: Callable[[], Jobs],
     ) -> None:
         self.extension = extension
         self.timeouts = timeouts

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onetool.errors import StorageError, ToolError
-from onetool.results.files import Part, ResultFiles, ResultParts, is_handle, new_handle
+from onetool.results.files import Part, ResultFiles, is_handle, new_handle
 from onetool.results.quota import Stored, select_oldest
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 from onetool.util.versioning import check_version
@@ -29,7 +29,7 @@ class Media:
 
     def __init__(
         self,
-        parts: ResultParts,
+        parts: ResultFiles,
         ttl: float,
         clock: Clock = time.time,
         max_bytes: int = DEFAULT_MAX_BYTES,

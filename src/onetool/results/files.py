@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, TypeAlias, TypeGuard, get_args
+from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
 from onetool.util.clock_watch import ClockWatch
@@ -68,22 +68,6 @@ class StoredFiles:
     def is_being_written(self, now: float) -> bool:
         """Return whether it may still be being written: the meta file is written last."""
         return "meta.json" not in self.parts and now - self.modified_at <= _ABANDONED_SECONDS
-
-
-class ResultParts(Protocol):
-    """The parts of all results: the methods of `ResultFiles`."""
-
-    place: str  # for messages
-
-    def prepare(self) -> None: ...
-    def clean(self, ttl: float) -> dict[str, StoredFiles]: ...
-    def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str, handle: str) -> bool: ...
-    def record_usage(self, sizes: Mapping[str, int]) -> None: ...
-    def locked(self) -> AbstractContextManager[None]: ...
-    def publish(self, handle: str, part: Part, chunks: Iterable[bytes], agent: str = ...) -> None: ...
-    def remove(self, handle: str, parts: Iterable[Part] = ...) -> None: ...
-    def evict(self, handle: str) -> None: ...
-    def reading(self, handle: str, part: Part) -> AbstractContextManager[BinaryIO]: ...
 
 
 class ResultFiles:

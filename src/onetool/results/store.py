@@ -15,7 +15,7 @@ from typing import Any
 from onetool.errors import StorageError, ToolError
 from onetool.results import hits, matches, meta as metadata, similar, window
 from onetool.results.content import START, ResultContent, encode_pages, pack_marks
-from onetool.results.files import ResultFiles, ResultParts, is_handle, new_handle
+from onetool.results.files import ResultFiles, is_handle, new_handle
 from onetool.results.hits import Deadline
 from onetool.results.meta import Meta
 from onetool.results.quota import Quota, Stored
@@ -35,7 +35,7 @@ class StoredResults:
 
     def __init__(
         self,
-        files: ResultParts,
+        files: ResultFiles,
         ttl: float,
         preview_lines: int,
         *,

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from onetool.state.memory import Counters
 from onetool.state.sqlite_database import SqliteDatabase, StateDatabase
 from onetool.util.clock_watch import Clock
 
@@ -39,7 +40,7 @@ class CounterFile(SqliteDatabase):
         super().__init__(file, SCHEMA, VERSION)
 
 
-class CounterTables:
+class CounterTables(Counters):
     """The counters in a database. If it cannot be used, every check raises StorageError."""
 
     def __init__(self, database: StateDatabase, clock: Clock | None = None) -> None:
@@ -48,7 +49,6 @@ class CounterTables:
         self._deleted_at = float("-inf")
 
     def take(self, name: str, limit: int, seconds: float) -> float:
-        """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
         now = self._clock()
         self._delete_old(now)
         with self._database.changing("counter", name, is_announced=False) as transaction:
@@ -60,7 +60,6 @@ class CounterTables:
         return max(0.001, first + seconds - now) if count else seconds
 
     def count(self, name: str, seconds: float) -> int:
-        """Return how often it was used in the last `seconds`."""
         return int(self._database.select(COUNT, name, self._clock() - seconds)[0][0])
 
     def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
@@ -77,8 +76,7 @@ class CounterTables:
         with self._database.transaction() as transaction:
             transaction.execute(SETTLE, {"difference": float(difference), "name": name})
 
-    def reset(self, prefix: str) -> int:
-        """Forget the sums whose names begin so, and return their number."""
+    def reset(self, prefix: str, /) -> int:
         with self._database.transaction() as transaction:
             return transaction.execute(RESET, (len(prefix), prefix)).rowcount
 

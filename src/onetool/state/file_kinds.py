@@ -1,16 +1,14 @@
-"""State that is kept in files only where there is no database: the audit log, settings, and queues, which need one."""
+"""State that is kept in files only where there is no database: the audit log and settings."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from onetool.errors import AuditUnavailable, ConfigError, ToolError
+from onetool.errors import AuditUnavailable, ToolError
 from onetool.logging import Log
 from onetool.paths import Directories
-from onetool.state.storage import NOTHING_STORED, JobRequest, StoredSettings
-from onetool.util.problem import Problem
+from onetool.state.storage import NOTHING_STORED, StoredSettings
 from onetool.util.storage_errors import storage_error
-from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.config.contents import SettingsContents
@@ -80,22 +78,3 @@ class SettingsFiles:
             backup = text_files.back_up(file.before)
             note = f" (backup: {backup.name})" if backup else ""
             yield f"Wrote {file.before.path}{note}"
-
-
-class NoJobs:
-    """Queues need a database, which workers on other machines can reach."""
-
-    def find_problems(self, queues: Mapping[str, str], /) -> Iterator[Problem]:
-        return (Problem.of(make_store_error(pack)) for pack in queues)
-
-    async def call(self, request: JobRequest, _on_event: Callable[[JsonMapping], object], /) -> Any:
-        raise make_store_error(request.pack)
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-
-def make_store_error(pack: str) -> ConfigError:
-    message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
-    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
-    return ConfigError(message, hint=hint)

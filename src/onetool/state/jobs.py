@@ -23,7 +23,7 @@ from onetool.state.documents import StoreUnavailable
 from onetool.state.job_sealing import JobSealer
 from onetool.state.listener import JOB
 from onetool.state.postgres_database import Database
-from onetool.state.storage import JobRequest, QueueStatus
+from onetool.state.storage import JobRequest, Jobs, QueueStatus
 from onetool.util.problem import Problem
 from onetool_child.data import encode
 from onetool_child.json_types import JsonMapping
@@ -77,7 +77,7 @@ class _Job(NamedTuple):
         return self.result is None and self.status in {"todo", "doing"}
 
 
-class JobRows:
+class JobRows(Jobs):
     """The jobs of the calls that this replica makes or continues."""
 
     def __init__(self, database: Database, keep_seconds: float) -> None:

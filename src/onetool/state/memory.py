@@ -13,8 +13,8 @@ from onetool.util.problem import Problem
 MAX_NAMES = 20_000  # of counters; clients choose some of them
 
 
-class MemoryCounters:
-    """Counters of one process. With too many names, the least recent ones are forgotten."""
+class Counters:
+    """Counts for rate limits, of one process. With too many names, the least recent ones are forgotten."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -22,6 +22,7 @@ class MemoryCounters:
         self._times: BoundedDict[str, deque[float]] = BoundedDict(MAX_NAMES)
 
     def take(self, name: str, limit: int, seconds: float) -> float:
+        """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
         with self._lock:
             now = self._clock()
             times = self._times.pop(name, None) or deque()
@@ -37,18 +38,18 @@ class MemoryCounters:
         return max(0.001, times[0] + seconds - now) if times else seconds
 
     def count(self, name: str, seconds: float) -> int:
+        """Return how often it was used in the last `seconds`."""
         with self._lock:
             oldest = self._clock() - seconds
             return sum(at > oldest for at in self._times.get(name, ()))
 
-    def reset(self, _prefix: str) -> int:
+    def reset(self, _prefix: str, /) -> int:
+        """Forget the sums of budgets whose names begin so, and return their number."""
         raise ToolError("the state is in files", hint="restart the servers: they count budgets in memory")
 
 
 class EndedSessions:
     """Sessions of browsers that have ended before they expired, by ID."""
-
-    problem: Problem | None = None
 
     def __init__(self, clock: Clock = time.time) -> None:
         self._clock = clock
@@ -59,5 +60,11 @@ class EndedSessions:
         self._ended = {name: end for name, end in self._ended.items() if end > now}
         self._ended[identifier] = until
 
+    @property
+    def problem(self) -> Problem | None:
+        """The reason why it is not known which sessions have ended; None if it is."""
+        return None
+
     def list_all(self) -> Collection[str]:
+        """Return the sessions, at once."""
         return self._ended.keys()

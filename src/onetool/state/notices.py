@@ -17,7 +17,8 @@ from onetool import paths
 from onetool.config.model import Topic
 from onetool.core.render import render
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
-from onetool.state.storage import Counters, NoticeStorage
+from onetool.state.memory import Counters
+from onetool.state.storage import NoticeStorage
 from onetool.util.clock_watch import Clock
 from onetool.util.locks import locked
 from onetool.util.time_format import in_utc

@@ -18,7 +18,7 @@ from onetool.paths import Directories
 from onetool.proxy.definitions import ToolLists
 from onetool.results import Quota
 from onetool.results.blobs import Media
-from onetool.results.files import ResultFiles, ResultParts
+from onetool.results.files import ResultFiles
 from onetool.results.store import StoredResults
 from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippets
@@ -27,14 +27,14 @@ from onetool.state.counters import CounterFile, CounterTables
 from onetool.state.credentials import CredentialFile, CredentialStore
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
-from onetool.state.file_kinds import AuditFile, NoJobs, SettingsFiles
+from onetool.state.file_kinds import AuditFile, SettingsFiles
 from onetool.state.kinds import MODEL_USAGE, LastUses
-from onetool.state.memory import EndedSessions, MemoryCounters
+from onetool.state.memory import Counters, EndedSessions
 from onetool.state.notices import NoticeFiles
 from onetool.state.run_store import RunStore
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
-from onetool.state.storage import State, StateDescription, StoredTokens
+from onetool.state.storage import Jobs, State, StateDescription, StoredTokens
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
@@ -94,7 +94,7 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
         shapes=Shapes(statistics),
         runs=runs,
         sessions=sessions,
-        counters=MemoryCounters(),
+        counters=Counters(),
         snippets=SavedSnippets(private),
         disabled_tools=DisabledTools(files[data]),
         pins=Documents(private, "pins"),
@@ -103,7 +103,7 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
         settings=SettingsFiles(directories),
         credentials=CredentialStore(credentials),
         ended_sessions=EndedSessions(),
-        jobs=NoJobs(),
+        jobs=Jobs(),
         tool_lists=partial(ToolLists, cache),
         results=partial(open_results, open_parts, time.time),
         media=partial(open_media, open_parts, time.time),
@@ -133,12 +133,12 @@ def require_store(loaded: Loaded, reason: str = "the state is in files") -> str:
 # --- kinds of state in both stores -----------------------------------------------------------------------------------
 
 
-def open_results(open_parts: Callable[[str], ResultParts], clock: Clock, output: Output) -> StoredResults:
+def open_results(open_parts: Callable[[str], ResultFiles], clock: Clock, output: Output) -> StoredResults:
     quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
     return StoredResults(open_parts("result"), output.result_ttl, output.preview_lines, clock=clock, quota=quota)
 
 
-def open_media(open_parts: Callable[[str], ResultParts], clock: Clock, output: Output) -> Media:
+def open_media(open_parts: Callable[[str], ResultFiles], clock: Clock, output: Output) -> Media:
     return Media(open_parts("media"), output.result_ttl, clock, output.max_stored_bytes)
 
 
@@ -171,7 +171,7 @@ def _make_key_loader(directories: Directories) -> Callable[[str], bytes]:
 
 def _open_rates(directory: Path) -> RateLimiter:
     file = CounterFile(directory / ".usage" / "rates.db")
-    return RateLimiter(CounterTables(file), fallback=MemoryCounters())
+    return RateLimiter(CounterTables(file), fallback=Counters())
 
 
 def _guard_budget(limits: "Limits", **options: Any) -> "BudgetGuard":

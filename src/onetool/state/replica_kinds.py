@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from onetool.errors import StorageError
 from onetool.state.documents import ALL, Cached, Documents, StoreUnavailable
 from onetool.state.keys import BROWSER_SESSIONS
+from onetool.state.memory import EndedSessions
 from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
 from onetool.state.postgres_database import Database
 from onetool.state.sqlite_database import StateDatabase
@@ -48,7 +49,7 @@ class NoticeRows:
         return b"".join(document for (document,) in rows)
 
 
-class EndedSessionRows:
+class EndedSessionRows(EndedSessions):
     """Sessions of browsers that have ended, in one document. Those of other replicas are known within two seconds.
 
     It is sealed with the key of the sessions: deleting both makes the sessions invalid.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, cast, get_args
 
-from onetool.results.files import Part, StoredFiles
+from onetool.results.files import Part, ResultFiles, StoredFiles
 from onetool.state.postgres_database import Database, Statements
 from onetool.util.clock_watch import ClockWatch, Sweep
 
@@ -33,8 +33,8 @@ SLICE = "SELECT substring(data FROM ? FOR ?) FROM chunks WHERE handle = ? AND pa
 CONTENT = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY number"
 
 
-class PartRows:
-    """The parts of results (`kind` is "result") or media, with the interface of `ResultFiles`."""
+class PartRows(ResultFiles):
+    """The parts of results (`kind` is "result") or media in rows."""
 
     def __init__(self, database: Database, scope: str, clock_watch: ClockWatch, kind: str = "result") -> None:
         self.place = database.place
@@ -88,9 +88,6 @@ class PartRows:
     def remove(self, handle: str, parts: Iterable[Part] = get_args(Part)) -> None:
         with self._database.transaction() as transaction:
             _delete(transaction, [(handle, part) for part in parts])
-
-    def evict(self, handle: str) -> None:
-        self.remove(handle, ("txt", "idx", "json"))
 
     @contextmanager
     def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:

@@ -1,4 +1,4 @@
-"""Protocols of stored state, one for each kind. Callers depend on these protocols only.
+"""The interfaces of stored state, one for each kind. Callers depend on these only.
 
 `tests/contract/test_storage.py` tests what every implementation guarantees:
 
@@ -9,7 +9,7 @@
 
 If the state cannot be written, `put`, `update`, `delete` and `append` raise a ToolError with the type or code
 `storage_unavailable`. Storage that is written in the background sets `problem` instead, and a cache ignores the error.
-All methods may block, unless their protocol says that they return at once.
+All methods may block, unless they say that they return at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
+from onetool.errors import ConfigError, ToolError
 from onetool.util.problem import STORAGE, WARNING, Problem
 
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
@@ -31,7 +32,6 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.editing.edit_history import EditHistory
     from onetool.editing.planned_edit import PlannedEdit
     from onetool.editing.settings_editor import SettingsEditor
-    from onetool.errors import ToolError
     from onetool.paths import Directories
     from onetool.proxy.definitions import ToolLists
     from onetool.results.blobs import Media
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.state.disabled_tools import DisabledTools
     from onetool.state.documents import Documents
     from onetool.state.kinds import LastUses
+    from onetool.state.memory import Counters, EndedSessions
     from onetool.state.run_store import RunTables
     from onetool.state.session_store import SessionTables
     from onetool.state.sqlite_database import StateDatabase
@@ -67,11 +68,11 @@ class AuditStorage(Protocol):
     max_bytes: int  # of a file; in a database, of all records together with `keep`
     keep: int  # older files of this size
 
-    def make_refusal(self, message: str) -> "ToolError":
+    def make_refusal(self, message: str) -> ToolError:
         """Return the error for a call that was not made, because it cannot be recorded."""
         ...
 
-    def make_error(self, error: OSError) -> "ToolError":
+    def make_error(self, error: OSError) -> ToolError:
         """Return the error for something else that cannot be recorded."""
         ...
 
@@ -186,34 +187,6 @@ class EditableSettings(Protocol):
         ...
 
 
-class EndedSessionStorage(Protocol):
-    """Sessions of browsers that have ended before they expired, on any replica. `list_all` returns at once."""
-
-    @property
-    def problem(self) -> Problem | None:
-        """The reason why it is not known which sessions have ended; None if it is."""
-        ...
-
-    def end(self, identifier: str, until: float) -> None: ...
-    def list_all(self) -> Collection[str]: ...
-
-
-class Counters(Protocol):
-    """Counts for rate limits. Methods may block."""
-
-    def take(self, name: str, limit: int, seconds: float) -> float:
-        """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
-        ...
-
-    def count(self, name: str, seconds: float) -> int:
-        """Return how often it was used in the last `seconds`."""
-        ...
-
-    def reset(self, prefix: str) -> int:
-        """Forget the sums of budgets whose names begin so, and return their number."""
-        ...
-
-
 MAX_ATTEMPTS: Final = 3  # to execute a job
 
 
@@ -244,18 +217,25 @@ class QueueStatus(NamedTuple):
     workers: Sequence[str]
 
 
-class JobStorage(Protocol):
-    """Calls that workers on other machines make. Without a database, none is made."""
+class Jobs:
+    """Calls that workers on other machines make. Without a database, which they can reach, none is made."""
 
-    async def call(self, request: JobRequest, on_event: Callable[[Mapping[str, Any]], object], /) -> Any:
-        """Return what the tool returns, or raise its error. Call the function with each message of the tool."""
-        ...
-
-    def find_problems(self, queues: Mapping[str, str], /) -> "Iterable[Problem]":
+    def find_problems(self, queues: Mapping[str, str], /) -> Iterable[Problem]:
         """Yield why calls of packs fail; `queues` are their queues by pack."""
-        ...
+        return (Problem.of(make_store_error(pack)) for pack in queues)
 
-    def close(self) -> None: ...
+    async def call(self, request: JobRequest, _on_event: Callable[[Mapping[str, Any]], object], /) -> Any:
+        """Return what the tool returns, or raise its error. Call the function with each message of the tool."""
+        raise make_store_error(request.pack)
+
+    def close(self) -> None:
+        """Make no more calls."""
+
+
+def make_store_error(pack: str) -> ConfigError:
+    message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
+    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
+    return ConfigError(message, hint=hint)
 
 
 class StateDescription(NamedTuple):
@@ -287,7 +267,7 @@ class State:
     shapes: "Shapes"
     runs: "RunTables"
     sessions: "SessionTables"
-    counters: Counters
+    counters: "Counters"
     snippets: "SavedSnippets"
     disabled_tools: "DisabledTools"
     pins: "Documents"
@@ -295,8 +275,8 @@ class State:
     token_use: "LastUses"
     settings: SettingsStorage
     credentials: "CredentialStore"
-    ended_sessions: EndedSessionStorage
-    jobs: JobStorage
+    ended_sessions: "EndedSessions"
+    jobs: Jobs
     tool_lists: "Callable[[Callable[[str], str]], ToolLists]"  # with a function that redacts
     results: "Callable[[Output], StoredResults]"
     media: "Callable[[Output], Media]"

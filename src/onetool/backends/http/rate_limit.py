@@ -6,8 +6,7 @@ Calls are counted by an identity that outlives the tool object.
 import math
 
 from onetool.errors import BudgetExceeded, StorageError
-from onetool.state.memory import MemoryCounters
-from onetool.state.storage import Counters
+from onetool.state.memory import Counters
 from onetool.util.text import pluralize
 
 WINDOW_SECONDS = 60.0
@@ -20,7 +19,7 @@ class RateLimiter:
     """
 
     def __init__(self, counters: Counters | None = None, fallback: Counters | None = None) -> None:
-        self._counters = counters or MemoryCounters()
+        self._counters = counters or Counters()
         self._fallback = fallback
         self.problem: str | None = None
 

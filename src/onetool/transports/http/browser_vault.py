@@ -12,9 +12,9 @@ from hashlib import sha256
 from typing import Self
 
 from onetool.errors import StorageError
-from onetool.state.memory import EndedSessions, MemoryCounters
+from onetool.state.memory import Counters, EndedSessions
 from onetool.state.sealing import KEY_BYTES, Sealer
-from onetool.state.storage import Counters, EndedSessionStorage, State
+from onetool.state.storage import State
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.live_tokens import STORE_AWAY
 from onetool.util.clock_watch import Clock
@@ -29,7 +29,7 @@ class SessionMemory:
     """A memory of what must not be used again."""
 
     def __init__(
-        self, counters: Counters, ended: EndedSessionStorage, get_problem: Callable[[], str | None] = lambda: None
+        self, counters: Counters, ended: EndedSessions, get_problem: Callable[[], str | None] = lambda: None
     ) -> None:
         self._counters = counters
         self._ended = ended
@@ -67,7 +67,7 @@ class BrowserVault:
     @classmethod
     def create_local(cls, clock: Clock = time.time) -> Self:
         """Return a vault of one server: a restart ends its sessions."""
-        return cls(os.urandom(KEY_BYTES), SessionMemory(MemoryCounters(), EndedSessions(clock)), clock)
+        return cls(os.urandom(KEY_BYTES), SessionMemory(Counters(), EndedSessions(clock)), clock)
 
     @classmethod
     def open_for(cls, state: State, clock: Clock = time.time) -> Self:

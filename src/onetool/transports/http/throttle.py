@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import StorageError
-from onetool.state.storage import Counters
+from onetool.state.memory import Counters
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.live_tokens import STORE_AWAY
 from onetool.util.bounded_dict import BoundedDict
