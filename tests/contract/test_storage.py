@@ -211,3 +211,61 @@ def test_data_of_a_newer_version_is_rejected_and_not_changed(kind: str, director
                 messages.append(str(error))
     assert any(NEWER.search(text) for text in messages), messages
     assert file.read_bytes() == before
+
+
+def overwrite_start(file: Path) -> None:
+    file.write_bytes(b"\xaa" * 100 + file.read_bytes()[100:])
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def replace_by_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+# The files whose damage is an error. Statistics and shapes are put aside, and the index of bundles is rebuilt.
+DAMAGED = {
+    "results": ("tmp/result-*.txt", "tmp/result-*.idx", "tmp/result-*.meta.json"),
+    "media": ("tmp/media-*.bin", "tmp/media-*.json"),
+    "sessions": ("runs/sessions.db", "runs/sessions.key"),
+    "runs": ("runs/runs.db", "runs/runs.key"),
+    "switches": ("state/documents.db",),
+    "pins": ("state/documents.db",),
+    "saved snippets": ("state/documents.db",),
+    "token usage": ("state/documents.db",),
+    "credentials": ("credentials/credentials.db", "credentials/credentials.key"),
+    "settings": ("onetool.yaml", "settings-history.json"),
+}
+DAMAGES = [
+    pytest.param(kind, pattern, damage, id=f"{pattern}-{damage.__name__}-{kind}")
+    for kind, patterns in DAMAGED.items()
+    for pattern in patterns
+    for damage in (overwrite_start, truncate, replace_by_directory)
+    if (pattern, damage) != ("tmp/media-*.bin", overwrite_start)  # without a checksum, nobody sees it
+]
+
+
+@pytest.mark.parametrize(("kind", "pattern", "damage"), DAMAGES)
+def test_a_damaged_file_is_a_typed_error_and_is_left_as_it_is(
+    kind: str, pattern: str, damage: Callable[[Path], None], directory: Path
+) -> None:
+    with open_kind("files", kind, directory) as stored:
+        name = stored.write("old")
+    for log in directory.rglob("*-wal"):
+        log.unlink()
+    (file,) = directory.glob(pattern)
+    damage(file)
+    before = file.read_bytes() if file.is_file() else b""
+    errors = []
+    with open_kind("files", kind, directory) as stored:
+        for attempt in (lambda: stored.read(name), lambda: stored.write("new")):
+            try:
+                attempt()
+            except ToolError as error:
+                errors.append(error)
+    assert errors
+    assert all(error.hint or "again" in error.message for error in errors if kind not in {"switches", "settings"})
+    assert (file.read_bytes() if file.is_file() else b"") == before

@@ -87,7 +87,7 @@ class EditHistory:
             return _parse_history(self._file.read_text("utf-8"), self._file)
         except FileNotFoundError:
             return []
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise _unreadable(self._file, error) from None
 
     @property

@@ -43,14 +43,20 @@ class Media:
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
         """Store a blob and return its handle, which is valid for this agent and token."""
         handle = new_handle()
-        facts = {"version": VERSION, "mime_type": mime_type, "agent": agent, "token_id": token_id}
-        created = {"created": self._clock()}
+        facts = {
+            "version": VERSION,
+            "mime_type": mime_type,
+            "agent": agent,
+            "token_id": token_id,
+            "created": self._clock(),
+            "size": len(data),
+        }
         try:
             self._parts.prepare()
             with self._parts.locked():
                 self._make_room(len(data))
                 self._parts.publish(handle, "bin", [data])
-                self._parts.publish(handle, "json", [json.dumps(facts | created).encode()], agent)
+                self._parts.publish(handle, "json", [json.dumps(facts).encode()], agent)
         except OSError as error:
             self._parts.remove(handle, MEDIA_PARTS)
             reason = error.strerror or error
@@ -70,7 +76,10 @@ class Media:
             if not is_allowed or self._clock() - facts["created"] > self._ttl:
                 raise missing
             with self._parts.reading(handle, "bin") as file:
-                return Blob(file.read(), str(facts["mime_type"]))
+                blob = Blob(file.read(), str(facts["mime_type"]))
+            if len(blob.data) != facts["size"]:  # a power failure may have truncated it
+                raise missing
+            return blob
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise missing from None
 

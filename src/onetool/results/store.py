@@ -256,7 +256,10 @@ class StoredResults:
                 raise self._missing_error(meta) from None
             if not content.is_complete(meta.size_bytes):
                 raise _not_found_error(handle)
-            yield meta, content
+            try:
+                yield meta, content
+            except UnicodeDecodeError:  # somebody has changed the file
+                raise _not_found_error(handle) from None
 
     def _meta(self, handle: object, agent: str, token_id: str) -> Meta:
         """Return the metadata of a result. Without a token, an agent reads the results of all its tokens."""
