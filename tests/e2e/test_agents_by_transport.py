@@ -20,10 +20,10 @@ from tests.rest_support import http_draft, serve_app
 from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
 
 from onetool.admin.permission_check import UNLIMITED
-from onetool.config.access_tokens import hash_token
 from onetool.core.context import ToolContext
 from onetool.core.tool import tool
 from onetool.results.blobs import open_media
+from onetool.util.token_ids import hash_token
 
 ERAS = ["auto", "legacy"]
 PNG = b"\x89PNG\r\n\x1a\n not much of a picture"

@@ -26,12 +26,12 @@ from tests.support import THREE_LINES, TIMEOUT_SECONDS, ProcessWatch, eventually
 
 from onetool import ToolContext, tool
 from onetool.app import OneTool
-from onetool.config.access_tokens import hash_token
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import ConfigError
 from onetool.logging import Log
 from onetool.transports.http.http_server import HttpServer
+from onetool.util.token_ids import hash_token
 from onetool_child.json_types import JsonObject
 
 SECRET = "correct-horse-battery"

@@ -16,7 +16,6 @@ from tests.runs_support import answer_in_terminal, make_call, read_states, store
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool import tool
-from onetool.config.access_tokens import hash_token
 from onetool.config.model import ApprovalNotice
 from onetool.logging import Log
 from onetool.runner.isolation import PYTHON
@@ -25,6 +24,7 @@ from onetool.runs.notifier import ENVIRONMENT
 from onetool.state.run_records import CallState, RunState
 from onetool.state.run_store import RunStore
 from onetool.util.redact import Redactor
+from onetool.util.token_ids import hash_token
 from onetool_child.json_types import JsonObject
 
 SECRET = "k-93fa77c1d2"

@@ -26,11 +26,11 @@ from tests.rest_support import ServedApp, http_draft, serve_app
 from tests.support import Connection, RawClient, configure, connect, eventually, get_texts
 
 from onetool import tool
-from onetool.config.access_tokens import hash_token
 from onetool.errors import ArgumentError
 from onetool.runs.grants import covers, make_grants
 from onetool.runs.questions import Question
 from onetool.state.run_records import CallState, DurableCall
+from onetool.util.token_ids import hash_token
 
 SETTINGS = """\
 agents:

@@ -22,8 +22,8 @@ from tests.support import eventually, get_texts, list_descendants
 
 import onetool
 from onetool import ToolError
-from onetool.config.access_tokens import hash_token
 from onetool.transports.http.mounted_app import AsgiApp
+from onetool.util.token_ids import hash_token
 
 TOKEN = "ot_0123456789abcdef0123456789abcdef"
 SETTINGS = {"auth": {"tokens": [{"name": "test", "hash": hash_token(TOKEN), "agent": "default"}]}}

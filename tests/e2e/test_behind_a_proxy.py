@@ -19,8 +19,8 @@ from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure, eventually, get_texts as texts
 from tests.ui_support import open_page, screenshot_directory
 
-from onetool.config.access_tokens import hash_token
 from onetool.transports.http.throttle import MAX_FAILURES
+from onetool.util.token_ids import hash_token
 
 GUIDE = ROOT / "docs" / "guide" / "6-run-it-for-a-team.md"
 NAME = "tools.localhost"  # browsers resolve it to this machine

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.rest_support import Rest, http_draft, serve_app
 
-from onetool.config.access_tokens import hash_token
+from onetool.util.token_ids import hash_token
 
 AGENTS = {
     "without write": {"permissions": ["read", "network"]},

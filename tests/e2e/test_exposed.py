@@ -17,10 +17,10 @@ from tests.conformance_support import ERAS, Caller, Person, Published, fixtures,
 from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
-from onetool.config.access_tokens import hash_token
 from onetool.core.tool import tool
 from onetool.proxy.pins import open_pins
 from onetool.proxy.upstream import Upstream
+from onetool.util.token_ids import hash_token
 
 UPSTREAM_ERAS = ["modern", "legacy"]
 ONLY_MODERN, ONLY_LEGACY = (pytest.mark.parametrize("published", [era], indirect=True) for era in UPSTREAM_ERAS)

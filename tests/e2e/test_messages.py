@@ -25,12 +25,12 @@ from mcp import MCPError
 from tests.runs_support import make_call, store_run
 from tests.support import PROGRAM, App, Connection, configure, connect, get_texts, open_app, run_cli
 
-from onetool.config.access_tokens import hash_token
 from onetool.core.schema import Schema
 from onetool.core.tool import tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.answer import Answer
 from onetool.state.run_records import Decision
+from onetool.util.token_ids import hash_token
 from onetool.util.version import __version__
 
 SNAPSHOT = Path(__file__).with_name("messages.md")

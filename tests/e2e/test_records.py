@@ -14,10 +14,10 @@ from tests.daemon_support import ask, open_daemon_home
 from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import configure, eventually, run_cli
 
-from onetool.config.access_tokens import hash_token
 from onetool.config.trust import trust
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.util.one_time_codes import create_code
+from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow
 SECRET = "k-7d1f0c55aa-of-the-api"

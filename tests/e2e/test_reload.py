@@ -19,12 +19,12 @@ from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import TIMEOUT_SECONDS, RawClient, configure, eventually, run_cli
 
 from onetool.app import OneTool
-from onetool.config.access_tokens import hash_token
 from onetool.config.load import examine, load
 from onetool.config.trust import trust
 from onetool.paths import find_directories
 from onetool.state.disabled_tools import DisabledTools
 from onetool.transports.settings_watcher import watching
+from onetool.util.token_ids import hash_token
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"
 MAX_DELAY_SECONDS = 2.0

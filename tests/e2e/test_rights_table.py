@@ -18,8 +18,7 @@ from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure
 
 from onetool.cli.main import COMMANDS, load_command, make_parser
-from onetool.config.access_tokens import hash_token
-from onetool.util.token_ids import SCOPES
+from onetool.util.token_ids import SCOPES, hash_token
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 POLICIES = ("open", "ask-writes", "read-only")

@@ -10,8 +10,8 @@ from tests.support import eventually
 from tests.ui_support import REVERSED, SCRIPT, open_page, screenshot_directory, serve_shop
 
 from onetool import tool
-from onetool.config.access_tokens import hash_token
 from onetool.util.one_time_codes import create_code
+from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow
 TOKEN = "ot_phone"

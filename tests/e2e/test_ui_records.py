@@ -23,10 +23,11 @@ from tests.ui_support import (
     screenshot_directory,
 )
 
-from onetool.config.access_tokens import hash_token, new_token
+from onetool.config.access_tokens import new_token
 from onetool.state.sqlite_database import Transaction
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import RunRecord
+from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow
 BOSS, LAPTOP, SPARE = new_token(), new_token(), new_token()

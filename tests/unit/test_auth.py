@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from onetool.config.access_tokens import TokenSet, hash_token, new_token
+from onetool.config.access_tokens import TokenSet, new_token
 from onetool.config.model import Auth, Token
 from onetool.paths import Directories
 from onetool.state.memory import MAX_NAMES, Counters
@@ -27,7 +27,7 @@ from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, find_cl
 from onetool.transports.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
 from onetool.transports.http.throttle import MAX_ACCEPTED, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
 from onetool.util.one_time_codes import create_code
-from onetool.util.token_ids import SCOPES, includes_scope
+from onetool.util.token_ids import SCOPES, hash_token, includes_scope
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)
 RIGHT: Final = "ot_right"

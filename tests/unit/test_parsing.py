@@ -16,9 +16,10 @@ from hypothesis import given, settings, strategies as st
 from onetool import ToolBus, ToolContext
 from onetool.core.context import permissions
 from onetool.errors import ArgumentError, ToolTimeout
-from onetool.tools import json_tools, parsing, yaml_tools
+from onetool.tools import json_tools, yaml_tools
 from onetool.tools.grep_tools import _OutputParser
 from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
+from onetool_child.data import MAX_DEPTH
 
 ANY_TEXT = st.text(st.characters())  # with lone surrogates
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT
@@ -75,7 +76,7 @@ def test_the_last_of_two_equal_keys_wins() -> None:
 def test_the_depth_limit_is_exact(depth: int, objects: bool) -> None:
     opening, closing = ('{"a":', "}") if objects else ("[", "]")
     text = opening * depth + "1" + closing * depth
-    if depth <= parsing.MAX_DEPTH:
+    if depth <= MAX_DEPTH:
         json_tools.parse(text)
     else:
         with pytest.raises(ArgumentError, match="deep"):

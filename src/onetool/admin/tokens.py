@@ -19,14 +19,14 @@ from onetool.admin.errors import AdminError, raising
 from onetool.admin.model import ApiModel, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
-from onetool.config.access_tokens import hash_token, identify_token, new_token
+from onetool.config.access_tokens import identify_token, new_token
 from onetool.config.model import Token
 from onetool.editing.edit_history import new_entry
 from onetool.editing.rights import explain_token_grant
 from onetool.errors import ToolError
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc, parse_duration
-from onetool.util.token_ids import ADMIN, OWNER, SCOPES
+from onetool.util.token_ids import ADMIN, OWNER, SCOPES, hash_token
 
 T = TypeVar("T")
 MAX_DAYS = 3650

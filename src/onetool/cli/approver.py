@@ -169,8 +169,8 @@ def check_starter(journal: RunJournal, run: "DurableRunRecord") -> None:
 
 
 def _check_token(journal: RunJournal, given: str) -> str:
-    from onetool.config.access_tokens import TokenSet, hash_token
-    from onetool.util.token_ids import includes_scope
+    from onetool.config.access_tokens import TokenSet
+    from onetool.util.token_ids import hash_token, includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.
     tokens, token_hash = TokenSet(journal.list_tokens(), {}), hash_token(given)

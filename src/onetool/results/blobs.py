@@ -77,11 +77,12 @@ class Media:
                 raise missing
             with self._parts.reading(handle, "bin") as file:
                 blob = Blob(file.read(), str(facts["mime_type"]))
-            if len(blob.data) != facts["size"]:  # a power failure may have truncated it
-                raise missing
-            return blob
+            is_complete = len(blob.data) == facts["size"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise missing from None
+        if not is_complete:  # a power failure may have truncated it
+            raise missing
+        return blob
 
     def _make_room(self, size: int) -> None:
         kept = self._parts.clean(self._ttl)

@@ -10,8 +10,8 @@ from typing import Any
 
 from onetool.bundles.openapi.descriptions import MAX_DETAIL_LENGTH, shorten
 from onetool.bundles.openapi.document import as_list
+from onetool.core.context import is_data
 from onetool.core.foreign_schema import is_linear
-from onetool.core.source_types import is_data
 from onetool.util.sanitize import clean
 from onetool_child.json_types import JsonObject
 

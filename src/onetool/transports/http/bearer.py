@@ -6,13 +6,13 @@ whose JWT has expired must not block others behind the same address.
 
 from collections.abc import Callable
 
-from onetool.config.access_tokens import TokenSet, hash_token, identify_token
+from onetool.config.access_tokens import TokenSet, identify_token
 from onetool.config.model import Token
 from onetool.transports.http.credential import FindToken, RequestCredential, unauthorized_error
 from onetool.transports.http.jwt_verifier import JwtVerifier
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
-from onetool.util.token_ids import TOKEN_ID_CHARS
+from onetool.util.token_ids import TOKEN_ID_CHARS, hash_token
 
 
 class BearerTokens:
