@@ -423,6 +423,24 @@ def test_a_template_does_not_delay_others(server: Server, site: Site, case: str)
     assert expected in answer, answer[:1_000]
 
 
+def test_a_large_definition_does_not_delay_others(server: Server, site: Site) -> None:
+    """Its templates are parsed at the first call."""
+    site.pages["/data"] = page(b'"done"', ("Content-Type", "application/json"))
+    body = {f"f{number}": "${x}" if number < 9_000 else "$${y" for number in range(38_000)}
+    draft = {**http_draft(site.url("/data"), method="POST", body=body), "argSchema": {"properties": {"x": {}}}}
+    tool = f"{server.rest.bundle()}/tools/t/version/1"
+    assert server.send_attack("PUT", tool, draft).status_code == 201
+    assert "done" in server.send_attack("POST", f"{tool}/invoke", {"args": {"x": "x"}}).text
+
+
+def test_a_deep_definition_is_an_error(server: Server) -> None:
+    body = json.loads('{"a":' * 900 + "1" + "}" * 900)
+    draft = http_draft("http://a.example/", method="POST", body=body)
+    answer = server.rest.send("PUT", f"{server.rest.bundle()}/tools/t/version/1", draft)
+    assert get_error_code(answer) == (400, "invalid")
+    assert "nested too deeply" in answer.text
+
+
 def test_a_credential_of_a_step_does_not_delay_others(server: Server, site: Site) -> None:
     site.pages["/data"] = page(b"%2525" * 1_500_000, ("Content-Type", "text/plain"))
     step = {"name": "login", "method": "GET", "urlTemplate": site.url("/data")}

@@ -12,6 +12,7 @@ from onetool.errors import BundleError
 TEXT = {"type": "string"}
 LOGIN = {"name": "login", "method": "POST", "urlTemplate": "https://auth.test/login"}
 MULTIPART = {"Content-Type": "multipart/form-data"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 def build_draft(properties: dict[str, Any] | None = None, **impl: Any) -> dict[str, Any]:
@@ -32,6 +33,14 @@ def build_draft(properties: dict[str, Any] | None = None, **impl: Any) -> dict[s
         ({"steps": [{**LOGIN, "timeoutMs": 5}]}, "httpImpl.steps.0.timeoutMs: "),
         ({"steps": [LOGIN, LOGIN]}, "httpImpl: steps.1: the name login is used twice"),
         ({"steps": [LOGIN] * 11}, "httpImpl.steps: "),
+        ({"urlTemplate": "https://api.test/?" + "a&" * 40_000}, "httpImpl.urlTemplate: is longer than 65,536"),
+        ({"headers": {f"X-{number}": "x" for number in range(1_001)}}, "httpImpl.headers: must have at most 1000"),
+        ({"query": {f"q{number}": "x" for number in range(1_001)}}, "httpImpl.query: must have at most 1000"),
+        ({"successCodes": [200] * 601}, "httpImpl.successCodes: must have at most 600"),
+        ({"response": {"selector": "a." * 5_000 + "a"}}, "httpImpl.response.selector: is longer than 10,000"),
+        ({"body": "${a}" * 10_001}, "httpImpl: has more than 10,000 placeholders"),
+        ({"headers": MULTIPART, "body": {f"f{number}": "x" for number in range(1_001)}}, "has more than 1,000 fields"),
+        ({"headers": FORM, "body": {f"f{number}": "x" for number in range(1_001)}}, "has more than 1,000 fields"),
         (
             {"steps": [{**LOGIN, "body": "${steps.login.body}"}]},
             "steps.0: ${steps.login.body} does not name",

@@ -17,7 +17,7 @@ from onetool.bundles.bundle_index import read_meta
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
 from onetool.bundles.listing import BundleRow, ToolRow
-from onetool.bundles.model import Bundle, BundleDraft, StoredTool, ToolDraft, now
+from onetool.bundles.model import Bundle, BundleDraft, StoredTool, ToolDraft, check_depth, now
 from onetool.bundles.paging import PageTokens
 from onetool.bundles.reader import BundleReader, UsageCounts, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
@@ -162,6 +162,7 @@ class BundleStore(BundleReader):
         if not isinstance(body, Mapping):
             return body
         impl = body.get("httpImpl")
+        check_depth(impl)
         if not isinstance(impl, Mapping) or credentials.find_mask_problem(impl) is None:
             return body
         newest = max(self.list_bundle_tools(bundle_id, slug), key=attrgetter("modified_at"), default=None)

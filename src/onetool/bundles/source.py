@@ -568,7 +568,7 @@ class _LazyBackend:
 
     async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         if self._made is None:
-            self._made = self._make()
+            self._made = await run_in_thread(self._make)  # a large definition takes long to validate
         return await self._made.invoke(tool, args, context)
 
     def list_origins(self) -> list[str]:

@@ -22,7 +22,7 @@ from onetool.backends.http import credentials
 from onetool.backends.http.body import OTHER_TYPE
 from onetool.backends.http.placeholders import MISSING, Placeholder, UploadedFile, Values, invalid_value_error
 from onetool.backends.http.rate_limit import RateLimiter
-from onetool.backends.http.request import measure_bytes
+from onetool.backends.http.request import MAX_URL_CHARS, measure_bytes
 from onetool.backends.http.response import (
     LARGE_RESPONSE_BYTES,
     EventCollector,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from onetool.results.blobs import Media
 
 T = TypeVar("T")
-MAX_URL_CHARS = 65_536  # the limit of the HTTP library
 MAX_HEADER_CHARS = 65_536
 MAX_UPLOAD_BYTES = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
 EXPECTED_FILE = 'expected a path, {"base64": ...} or a result with media'

@@ -37,6 +37,7 @@ from onetool.errors import ArgumentError
 from onetool.net.outgoing import FORBIDDEN_IN_VALUES
 from onetool_child.json_types import JsonObject
 
+MAX_FIELDS = 1_000  # of a form or a multipart body
 JSON_TYPE = "application/json"
 OTHER_TYPE = "application/octet-stream"
 FORM_DATA = "multipart/form-data"
@@ -62,6 +63,8 @@ def parse_body(body: Any, content_type: str) -> BodyTemplate:
     kind = content_type.partition(";")[0].strip().lower()
     if isinstance(body, str):
         return BodyTemplate(_parse_text(body, kind))
+    if isinstance(body, dict) and kind.startswith(("multipart/", FORM)) and len(body) > MAX_FIELDS:
+        raise ValueError(f"has more than {MAX_FIELDS:,} fields")
     if isinstance(body, dict) and kind.startswith("multipart/"):
         if "boundary" in content_type.lower():
             raise ValueError("is multipart: remove the boundary from Content-Type, OneTool chooses it")

@@ -43,6 +43,10 @@ from onetool.util.text import did_you_mean
 from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_STEPS = 10
+MAX_SELECTOR_CHARS = 10_000
+MAX_PARAMETERS = 1_000  # in `query`, and headers
+MAX_STATUSES = 600
+MAX_PLACEHOLDERS = 10_000  # of a request
 MAX_EVENTS = 10_000
 MAX_NAMES_SHOWN = 20
 STEP_PARTS = ("body", "headers", "cookies", "status")
@@ -76,6 +80,8 @@ def _check_selector(selector: str) -> str:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
+    if len(selector) > MAX_SELECTOR_CHARS:
+        raise ValueError(f"is longer than {MAX_SELECTOR_CHARS:,} characters")
     try:
         jmespath.compile(selector)
     except (JMESPathError, RecursionError, ValueError) as error:
@@ -239,12 +245,14 @@ class HttpRequest(SecretSafeModel):
 
     method: Method
     url_template: Annotated[str, AfterValidator(_check_url), WithJsonSchema(_URL)]
-    query: Annotated[Mapping[str, Text], AfterValidator(_check_query)] = {}
-    headers: Annotated[Mapping[str, Text], AfterValidator(check_headers)] = Field(default={}, repr=False)
+    query: Annotated[Mapping[str, Text], AfterValidator(_check_query), Field(max_length=MAX_PARAMETERS)] = {}
+    headers: Annotated[Mapping[str, Text], AfterValidator(check_headers)] = Field(
+        default={}, max_length=MAX_PARAMETERS, repr=False
+    )
     body: Any = Field(default=None, repr=False)
     auth: HttpAuth | None = None
     hmac: HmacSigning | None = None
-    success_codes: tuple[Status, ...] = ("200-299",)
+    success_codes: Annotated[tuple[Status, ...], Field(max_length=MAX_STATUSES)] = ("200-299",)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -254,6 +262,8 @@ class HttpRequest(SecretSafeModel):
             self._parse_body()
         except ValueError as error:
             raise ValueError(f"body: {error}") from None
+        if len(self.placeholders) > MAX_PLACEHOLDERS:
+            raise ValueError(f"has more than {MAX_PLACEHOLDERS:,} placeholders")
         parameters = [*{parameter.name for parameter in parse_url(self.url_template).query}, *self.query]
         headers = [name.lower() for name in self.headers]
         if self.auth is not None and self.auth.location == "query":

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from onetool.backends.http.signing import Signer
 
 MAX_PORT = 65_535
+MAX_URL_CHARS = 65_536  # the limit of the HTTP library
 MAX_DEPTH = 8  # nested objects and lists in a parameter
 # Limits of an object. Each value repeats all parent keys, so a small object could become very large.
 MAX_NAME_CHARS = 2_000
@@ -100,6 +101,8 @@ def _fill_segment(segment: Parts, values: Values) -> str:
 
 
 def parse_url(text: str) -> UrlTemplate:
+    if len(text) > MAX_URL_CHARS:
+        raise ValueError(f"is longer than {MAX_URL_CHARS:,} characters")
     match = _URL_PATTERN.match(text)
     if match is None:
         raise ValueError("must start with http:// or https://")
