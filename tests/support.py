@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
@@ -34,6 +34,7 @@ from onetool.logging import Log
 from onetool.runner.answer import Answer
 from onetool.runner.run_output import RunOutput
 
+T = TypeVar("T")
 PROGRAM = forked_program.PROGRAM
 THREE_LINES = """\
 import time
@@ -201,7 +202,7 @@ def run_attack(client: Connection, code: str) -> str:
     return "\n".join(get_texts(run_beside_neighbor(client, client.start(code))))
 
 
-def run_beside_neighbor(client: Connection, attacking: Future[CallToolResult]) -> CallToolResult:
+def run_beside_neighbor(client: Connection, attacking: Future[T]) -> T:
     """Return the result of a call. Meanwhile, a neighbor must never wait for long.
 
     The delay is the processor time that the server spends between a question of the neighbor and the answer: unlike

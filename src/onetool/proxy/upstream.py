@@ -7,7 +7,7 @@ use, and how requests and results are passed on; the session connects.
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -247,13 +247,16 @@ class Upstream:
             return []
         async with session.request(f"its {capability}", connection):
             lists = [await connection.list_all(part) for part in parts]
-        lists = [[item for item in items if self._is_allowed(_get_key(item), context)] for items in lists]
+        lists = await run_in_thread(self._select_allowed, lists, context)
         relay = get_relay(context)
         if relay is not None:
             relay.result = lists
         if self.server.sanitize:
             context.run.record_foreign(Foreign(self.name, {}, is_untrusted=True))
-        return [content.to_plain(item) for items in lists for item in items]
+        return await run_in_thread(lambda: [content.to_plain(item) for items in lists for item in items])
+
+    def _select_allowed(self, lists: Iterable[Sequence[Any]], context: ToolContext) -> list[list[Any]]:
+        return [[item for item in items if self._is_allowed(_get_key(item), context)] for items in lists]
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
         return await self._get(uri, "read_resource", (uri,), content.convert_resources, context)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -24,6 +24,7 @@ from onetool.results.window import cut_answer
 from onetool.runner import explain
 from onetool.runner.run_output import RunOutput
 from onetool.util.invisible import escape_invisible
+from onetool.util.large_data import run_in_thread_if
 from onetool.util.redact import MAX_PIECE_CHARS, TOO_SLOW, Redactor
 from onetool.util.sanitize import defuse_data, sanitize_text
 from onetool.util.text import pluralize
@@ -49,7 +50,6 @@ MAX_ERROR_CHARS = 20_000
 MAX_SOURCES = 10
 MAX_LINE = 10_000_000  # a larger number of a line is not valid
 JSON_FORMATS = {None, "json", "json_h"}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +315,6 @@ def _make_exception(error: JsonMapping, redact: Redactor) -> Exception:
     if data.get("line"):
         exception.add_note(f"line {data['line']} of the code: {data.get('source')}")
     return exception
-
-
-async def run_in_thread_if(needs_thread: bool, work: Callable[[], T]) -> T:
-    return await run_in_thread(work) if needs_thread else work()
 
 
 def _output_blocks(output: RunOutput) -> list[_Block]:

@@ -33,13 +33,14 @@ from onetool.errors import (
     error_type,
 )
 from onetool.runner import explain, fence_processor, tool_loader
-from onetool.runner.answer import Answer, LiveOutput, Presenter, run_in_thread_if
+from onetool.runner.answer import Answer, LiveOutput, Presenter
 from onetool.runner.cells import CellSource, RunTimer
 from onetool.runner.run_output import FailedToolCall, RunOutput
 from onetool.runs.gate import Gate
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
 from onetool.snippets.saved_snippets import SavedSnippets
+from onetool.util.large_data import run_in_thread_if
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError, describe
 from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
+from onetool.util.large_data import is_large
 from onetool.util.raw_json import RawJson
 from onetool_child.data import as_data
 from onetool_child.errors import TIMEOUT_HINT, restore
@@ -29,7 +30,6 @@ REPLAY_SECONDS = 2.0  # for replayed code to repeat the calls that it made befor
 UNSENT_SECONDS = 0.5  # the same for calls that were not sent
 MAX_RESULT_BYTES = 8 << 20  # of one call; a run with a larger result cannot be replayed
 LARGE_ARGUMENT_CHARS = 100_000  # encoded in a thread
-MANY_MEMBERS = 5_000  # of lists and objects, encoded in a thread
 SETTLED = frozenset({CallState.DONE, CallState.FAILED})
 UNSENT = frozenset({CallState.PENDING, CallState.APPROVED})
 NOT_RECORDED = "its results were not recorded"
@@ -103,23 +103,9 @@ def has_acted(call: DurableCall) -> bool:
 
 async def encode_in_thread(args: JsonMapping) -> str:
     """Return the bound arguments as canonical JSON; long ones are encoded in a thread."""
-    if _has_large_value(args):
+    if is_large(args, LARGE_ARGUMENT_CHARS):
         return await anyio.to_thread.run_sync(encode_arguments, args)
     return encode_arguments(args)
-
-
-def _has_large_value(args: JsonMapping) -> bool:
-    """Return whether there is a long text, or a list or an object with many members on any level."""
-    left = MANY_MEMBERS
-    waiting: list[Any] = [args]
-    while waiting and left >= 0:
-        value = waiting.pop()
-        if isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS:
-            return True
-        if isinstance(value, Mapping | list):
-            left -= len(value)
-            waiting += () if left < 0 else value.values() if isinstance(value, Mapping) else value
-    return left < 0
 
 
 def encode_arguments(args: JsonMapping) -> str:

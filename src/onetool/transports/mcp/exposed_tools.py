@@ -42,6 +42,7 @@ from onetool.transports.mcp.publish import (
 from onetool.transports.mcp.relay import ClientMessages, ClientRelay
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.invisible import find_in_name
+from onetool.util.large_data import is_large, run_in_thread_if
 from onetool.util.text import did_you_mean
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -125,7 +126,7 @@ class ExposedTools:
         if isinstance(outcome, types.InputRequiredResult):
             return outcome
         relay, result = outcome
-        answer = self._read_answer(relay, result)
+        answer = await self._read_answer(relay, result)
         if answer is None:
             answer = await self._render(context, result)
             source = tool.name
@@ -135,15 +136,20 @@ class ExposedTools:
             is_untrusted = self._is_untrusted(source)
         caller = build_context(self._app, context)
         answer = await cut_large_result(self._app, tool, caller, answer, is_untrusted=is_untrusted)
-        return mark_result(answer, source, keeps_data=tool.output is not None) if is_untrusted else answer
+        return await _mark(answer, source, keeps_data=tool.output is not None) if is_untrusted else answer
 
     async def _render(self, context: Any, answer: Result) -> JsonObject:
         """Return the result of a call as MCP content."""
         if answer.error is not None:
             return to_wire(render_error(answer.error), self._app.redact)
         caller = build_context(self._app, context)
-        blocks = await load_media(self._app, find_media(answer.value), caller.agent_id, caller.token_id)
-        result = to_wire(render_value(answer.value, is_media=bool(blocks)), self._app.redact)
+        needs_thread = is_large(answer.value)
+        media = await run_in_thread_if(needs_thread, partial(find_media, answer.value))
+        blocks = await load_media(self._app, media, caller.agent_id, caller.token_id)
+        result = await run_in_thread_if(
+            needs_thread,
+            lambda: to_wire(render_value(answer.value, is_media=bool(blocks)), self._app.redact),
+        )
         result["content"] += map(dump, blocks)
         return result
 
@@ -194,13 +200,15 @@ class ExposedTools:
         resources: list[types.Resource] = []
         templates: list[types.ResourceTemplate] = []
         for _, lists in await self._list_servers(context, RESOURCES):
-            resources += map(clean_texts, lists[0])
-            templates += map(clean_texts, lists[1])
+            resources += await run_in_thread(_clean_all, lists[0])
+            templates += await run_in_thread(_clean_all, lists[1])
         return resources, templates
 
     async def prompts(self, context: Any) -> dict[str, tuple[str, types.Prompt]]:
         """Return prompts with their servers by published name. Duplicate names get the server as a prefix."""
-        lists = await self._list_servers(context, PROMPTS)
+        return await run_in_thread(self._name_prompts, await self._list_servers(context, PROMPTS))
+
+    def _name_prompts(self, lists: Iterable[tuple[str, Any]]) -> dict[str, tuple[str, types.Prompt]]:
         prompts = [(server, prompt) for server, (items,) in lists for prompt in items]
         counted = Counter([*(prompt.name for _, prompt in prompts), *self._app.settings.snippets])
         published = {}
@@ -310,12 +318,12 @@ class ExposedTools:
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
-    def _read_answer(self, relay: Relay, result: Result) -> JsonObject | None:
+    async def _read_answer(self, relay: Relay, result: Result) -> JsonObject | None:
         """Return the server's result with secrets redacted, or None if only the result of the call counts."""
         redact = self._app.redact
         error = relay.error
         if relay.result is not None and not isinstance(result.error, OutputInvalid):
-            return to_wire(relay.result, redact)
+            return await run_in_thread_if(is_large(relay.result), partial(to_wire, relay.result, redact))
         if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
             raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
         return None
@@ -333,12 +341,12 @@ class ExposedTools:
         if isinstance(outcome, types.InputRequiredResult):
             return outcome
         relay, result = outcome
-        answer = self._read_answer(relay, result)
+        answer = await self._read_answer(relay, result)
         if answer is None:
             assert result.error is not None
             raise MCPError(types.INVALID_PARAMS, self._app.redact(get_message(result.error)))
         server = arguments["server"]
-        return mark_result(answer, server, keeps_data=False) if self._is_untrusted(server) else answer
+        return await _mark(answer, server, keeps_data=False) if self._is_untrusted(server) else answer
 
     # --- servers ----------------------------------------------------------------------------------------------------
 
@@ -378,6 +386,14 @@ async def check(app: OneTool) -> None:
             near = nearest(name, [*names, *(await run_in_thread(registry.nearest, name))])
             hint = did_you_mean(near).strip() or "list all tools with `onetool tools`"
             raise ToolError(f"invalid value for --expose: no tool, pack or server named {name!r}", hint=hint)
+
+
+def _clean_all(items: Iterable[Any]) -> list[Any]:
+    return [clean_texts(item) for item in items]
+
+
+async def _mark(answer: JsonObject, source: str, *, keeps_data: bool) -> JsonObject:
+    return await run_in_thread_if(is_large(answer), partial(mark_result, answer, source, keeps_data=keeps_data))
 
 
 def find_stored_tools(registry: Registry, names: Collection[str]) -> list[Tool]:

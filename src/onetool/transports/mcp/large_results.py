@@ -83,4 +83,4 @@ async def read_result(app: OneTool, uri: str, caller: ToolContext) -> str:
     source, is_untrusted, _labels = await run_in_thread(app.results.origin, *owner)
     value = await run_in_thread(app.results.load, *owner)
     text = value if isinstance(value, str) else await run_in_thread(record_lines, value)
-    return sanitize_text(text, source) if is_untrusted else text
+    return await run_in_thread(sanitize_text, text, source) if is_untrusted else text

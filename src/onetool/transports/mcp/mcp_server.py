@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from mcp.server.request_state import AESGCMRequestStateCodec, RequestStateBounda
 from mcp.server.stdio import stdio_server
 
 from onetool.app import OneTool
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
 from onetool.runner.run_output import ClientChannel, RunOutput
@@ -59,11 +60,19 @@ from onetool.transports.mcp.relay import (
     supports_sampling,
     wants_log,
 )
-from onetool.transports.mcp.resources import MAX_COMPLETIONS, TOOLS, SnippetPrompts, ToolResources, paginate
+from onetool.transports.mcp.resources import (
+    MAX_COMPLETIONS,
+    TOOLS,
+    SnippetPrompts,
+    ToolResources,
+    paginate,
+    parse_cursor,
+)
 from onetool.transports.settings_watcher import watching
 from onetool.transports.stdio import protocol_streams
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.bounded_dict import BoundedDict
+from onetool.util.large_data import run_in_thread_if
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonMapping
@@ -73,6 +82,7 @@ SESSION_DELAY_SECONDS = 0.5  # delay after the tool list, so that bookkeeping do
 IDLE_SECONDS = 1.0  # without output, before a progress message
 OUTPUT_SECONDS = 0.05  # between two progress messages
 MAX_MESSAGE_CHARS = 4000
+MAX_PAGE_CHARS = 4_000_000  # of the published definitions in one answer
 REQUEST_STATE_SECONDS = 600.0  # for which a client may repeat a request
 MAX_PENDING_RUNS = 16  # that wait for the client, each with a cell
 IDLE_WARM_UP_SECONDS = 3.0  # for clients that never list tools
@@ -231,7 +241,9 @@ class OneToolServer(Server[Any]):
         identity = session_key(self._app, context), get_agent(self._app, context)
         loop.call_later(SESSION_DELAY_SECONDS, self._begin_session, *identity)
         page, more = paginate([None, *await self._exposed.list_tools(context)], params)
-        tools = [RUN if entry is None else build_definition(*entry) for entry in page]
+        tools = await run_in_thread_if(len(page) > 1, partial(_build_definitions, page))
+        if len(tools) < len(page):
+            more = str(parse_cursor(params) + len(tools))
         return types.ListToolsResult(tools=tools, next_cursor=more)
 
     def _note(self, context: Any) -> LocalClient | None:
@@ -413,6 +425,19 @@ def _describe(output: RunOutput, seconds: float) -> str:
     last = f", last {output.calls[-1][0]}" if output.calls else ""
     activity = f"; {output.doing}" if output.doing else ""
     return f"running for {seconds:.0f} s, {pluralize(len(output.calls), 'tool call')}{last}{activity}"
+
+
+def _build_definitions(tools: Iterable[tuple[str, Tool] | None]) -> list[types.Tool]:
+    """Return the definitions of published tools, at least one and as many as fit; None stands for `run`."""
+    definitions: list[types.Tool] = []
+    chars_left = MAX_PAGE_CHARS
+    for entry in tools:
+        definition = RUN if entry is None else build_definition(*entry)
+        chars_left -= len(str(definition))
+        if definitions and chars_left < 0:
+            break
+        definitions.append(definition)
+    return definitions
 
 
 async def record_session(app: OneTool, own_tokens: int, agent: str = "default", session: str = "") -> None:

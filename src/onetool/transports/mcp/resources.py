@@ -6,6 +6,7 @@ servers follow OneTool's own (`exposed_tools`).
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -51,7 +52,7 @@ class ToolResources:
         """List the tool list, then each tool, page by page. The last page has the resources of exposed servers."""
         names, more = paginate(await run_in_thread(self._names, build_context(self._app, context)), params)
         page = [types.Resource(name=name, uri=_tool_uri(name), mime_type=MARKDOWN) for name in names]
-        if _parse_cursor(params) == 0:
+        if parse_cursor(params) == 0:
             description = "All tools, one line each"
             page.insert(0, types.Resource(name="tools", uri=TOOLS, description=description, mime_type=YAML))
         if more is None:
@@ -89,7 +90,8 @@ class ToolResources:
 
     async def _content(self, uri: str, caller: ToolContext) -> tuple[str, str]:
         if uri == TOOLS:
-            tools = render(await caller.call("ot.tools"), flow=True)
+            listed = await caller.call("ot.tools")
+            tools = await run_in_thread(partial(render, listed, flow=True))
             note = self._app.redact(self._app.registry.note_unlisted(caller))
             return f"{tools}\n# Note: {note}" if note else tools, YAML
         if uri.startswith(RESULT):
@@ -148,7 +150,7 @@ class SnippetPrompts:
 
 def paginate(items: Sequence[Item], params: Any) -> tuple[list[Item], str | None]:
     """Return a page of a list and the cursor of the next page."""
-    start = _parse_cursor(params)
+    start = parse_cursor(params)
     return list(items[start : start + PAGE_SIZE]), str(start + PAGE_SIZE) if start + PAGE_SIZE < len(items) else None
 
 
@@ -156,7 +158,7 @@ async def _do_nothing() -> None:
     """Do nothing: OneTool's own resources need no unsubscribing."""
 
 
-def _parse_cursor(params: Any) -> int:
+def parse_cursor(params: Any) -> int:
     cursor = params.cursor if params is not None else None
     if cursor is None:
         return 0
