@@ -223,6 +223,16 @@ def test_a_client_secret_is_never_sent_to_the_issuer_of_an_older_sign_in(server:
     assert not server.counts
 
 
+def test_a_server_cannot_name_another_issuer_than_the_settings(tmp_path: Path, server: AuthorizationServer) -> None:
+    auth = {"client_id": "app", "client_secret": "hush-hush", "issuer": server.issuer}
+    settings = {"servers": {"gh": {"url": server.url, "auth": auth}}}
+    with authorization_server() as other, open_signed_app(tmp_path, settings) as app:
+        server.knobs.resource_metadata = {"authorization_servers": [other.issuer]}
+        with pytest.raises(NetworkError, match="gh names the authorization server"):
+            begin(app)
+        assert not other.counts
+
+
 def test_a_token_is_bound_to_the_url_of_the_server(tmp_path: Path, server: AuthorizationServer) -> None:
     with open_signed_app(tmp_path, {"servers": {"gh": {"url": server.url, "auth": "oauth"}}}) as app:
         sign_in(app)

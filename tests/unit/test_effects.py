@@ -183,13 +183,13 @@ def test_an_accepted_hint_is_that_of_one_program_and_one_definition(tmp_path: Pa
         assert await read_server_effects(tmp_path, harmless, env={"TOKEN": "other"}) == "read, external"
         for server in ({"command": "other"}, {"args": ["evil"]}, {"command": None, "url": "https://evil.example"}):
             assert await read_server_effects(tmp_path, harmless, **server) == "read, write, external", server
-        listed = [Definition("list", "", {"type": "object"}, annotations=harmless)]
-        accept(pins, "gh", listed, "another program")
-        assert list_claims(pins.get("gh") or {}, listed, "another program") == {"list": "it only reads"}
         other = [Definition("list", "", {"type": "object"}, annotations=local)]
         assert list_claims(pins.get("gh") or {}, other, origin) == {"list": "it reaches nothing outside"}
         assert accept_hints(local) == {"list": "it reaches nothing outside"}
         assert await read_server_effects(tmp_path, local) == "write, external"
+        listed = [Definition("list", "", {"type": "object"}, annotations=harmless)]
+        accept(pins, "gh", listed, "another program")
+        assert list_claims(pins.get("gh") or {}, listed, "another program") == {"list": "it only reads"}
 
     anyio.run(check)
 

@@ -28,6 +28,7 @@ from onetool.stats.shapes import (
     from_json,
     infer_shape,
     merge,
+    outline,
     render_shape,
     to_json,
 )
@@ -190,6 +191,11 @@ def test_the_shape_of_a_huge_result_is_short() -> None:
     wide = {f"k{i}": [{f"j{j}": list(range(100)) for j in range(100)}] * 100 for i in range(100)}
     assert len(render_shape(infer_shape([wide] * 10_000))) <= MAX_TEXT_CHARS
     assert len(render_shape(infer_shape([[[[[[[[[[1]]]]]]]]]]))) <= MAX_TEXT_CHARS
+
+
+def test_a_limited_number_of_values_is_read_of_a_huge_result() -> None:
+    huge = {f"k{i}": {f"j{j}": {f"i{k}": 1 for k in range(90)} for j in range(90)} for i in range(90)}
+    assert 500 < str(outline(huge)).count("'int'") <= 1_000
 
 
 @pytest.mark.slow
