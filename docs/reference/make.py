@@ -596,9 +596,7 @@ def _is_overload(one: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def render_modules() -> Lines:
     yield "Modules"
-    yield from _wrap_paragraph(
-        "The first line of each module's docstring. [ARCHITECTURE.md](../../ARCHITECTURE.md) explains the rooms."
-    )
+    yield from _wrap_paragraph("The first line of each module's docstring. `ARCHITECTURE.md` explains the packages.")
     yield ""
     for package in SOURCES:
         for directory in sorted(path.parent for path in package.rglob("*.py") if path.name == "__init__.py"):

@@ -510,6 +510,8 @@ def test_links_of_documents_have_targets(document: Path) -> None:
     for name, anchor in LINK.findall(text):
         target = document.parent / name if name else document
         assert target.exists(), f"{name} does not exist"
+        if document.is_relative_to(ROOT / "docs"):
+            assert target.resolve().is_relative_to(ROOT / "docs"), f"{name} is not part of the documentation site"
         if anchor:
             assert anchor in list_anchors(target), (
                 f"{name} has no heading #{anchor}; it has {sorted(list_anchors(target))}"
