@@ -157,8 +157,14 @@ def describe(error: BaseException) -> JsonObject:
     """Return the error as data: type, class, message and its fields; `trace` says where a tool failed."""
     fields = error.fields if isinstance(error, ToolError) else _get_trace(error)
     place = {"location": str(fields["location"])} if "location" in fields else {}
-    basics = {"type": error_type(error), "class": type(error).__name__, "message": get_message(error)}
+    basics = {"type": error_type(error), "class": _name_class(type(error)), "message": get_message(error)}
     return {**fields, **place, **basics}
+
+
+def _name_class(kind: type[BaseException]) -> str:
+    """Return the name of the error that code can catch, or that of the class itself."""
+    names = (base.__name__ for base in kind.__mro__ if base is not ToolError)
+    return next((name for name in names if name in TREE), kind.__name__)
 
 
 def _get_trace(error: BaseException) -> JsonObject:

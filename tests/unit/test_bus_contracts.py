@@ -15,7 +15,8 @@ from onetool.core.bus.budget import BudgetGuard, Limits
 from onetool.core.bus.bus import ToolBus
 from onetool.core.context import Permission, ToolContext
 from onetool.core.tool import Result, Tool, tool
-from onetool.errors import PermissionDenied, ToolError, describe, error_type
+from onetool.errors import PermissionDenied, StorageError, ToolError, describe, error_type
+from onetool.util.versioning import NewerVersion
 from onetool_child.errors import restore
 
 
@@ -118,6 +119,15 @@ def test_the_type_of_an_error_survives_serialization() -> None:
     assert isinstance(back, ToolError)
     assert (back.type, back.message, back.fields) == ("quota", "used up", {"left": 0})
     assert error_type(restore(describe(PermissionDenied("no")))) == "permission_denied"
+
+
+def test_an_error_that_code_does_not_know_becomes_the_one_that_it_extends() -> None:
+    sent = NewerVersion("written by a newer version")
+    back = restore(describe(sent))
+    assert type(back) is StorageError
+    assert (back.type, back.message) == (sent.type, sent.message)
+    own = type("Busy", (ToolError,), {})
+    assert str(restore(describe(own("try later")))) == "Busy: try later"
 
 
 def test_a_token_budget_is_enforced_on_a_bare_bus() -> None:
