@@ -11,7 +11,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -44,12 +44,12 @@ def package_directories() -> list[str]:
     return [path for path in sys.path if path and os.path.realpath(path) in real]
 
 
-def find_installed(disabled: Collection[str], directories: Iterable[str] | None = None) -> list[Extension]:
+def find_installed(disabled: Collection[str]) -> list[Extension]:
     """Return the packs of installed packages. An unusable one has a `problem`."""
     off = set(map(_normalize, disabled))
     seen = set[str]()
     found: dict[tuple[str, str, str], Extension] = {}
-    for package in distributions(path=list(package_directories() if directories is None else directories)):
+    for package in distributions(path=package_directories()):
         name = _normalize(str(package.name))
         if name in seen or name in off or ALL in off:  # Python imports the first of a name
             continue

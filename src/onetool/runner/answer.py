@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.config.model import Output
 from onetool.core.context import ToolContext
 from onetool.core.render import render
-from onetool.errors import ToolError, error_type
+from onetool.errors import ToolError, describe
 from onetool.results.store import StoredResults
 from onetool.results.window import cut_answer
 from onetool.runner import explain
@@ -181,7 +181,8 @@ class Presenter:
             )
         except ToolError as error:  # the value cannot be shown
             text = explain.render_error(error, output.calls)
-            return await self.render_failure(output, text, error_type(error), caller, sanitize=sanitize)
+            failure = {**describe(error), "sanitize": sanitize}
+            return await self.render_failure(output, text, failure, caller)
         load_value = self._make_loader(output, result)
         printed = _output_blocks(output)
         _mark_blocks(printed, value, output, result)
@@ -219,24 +220,17 @@ class Presenter:
 
         return cache(parse) if pieces else lambda: None
 
-    async def render_failure(
-        self,
-        output: RunOutput,
-        text: str,
-        kind: str,
-        caller: ToolContext,
-        *,
-        sanitize: object,
-        error: JsonMapping | None = None,
-        line: object = None,
-    ) -> Answer:
-        """Return the answer of a failed run; `error` is its error as data. The code may have forged the line."""
+    async def render_failure(self, output: RunOutput, text: str, error: JsonMapping, caller: ToolContext) -> Answer:
+        """Return the answer of a failed run; `error` is its error as data, which the code may have forged."""
         message = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
         blocks = [*_output_blocks(output), _Block([message], len(message.encode("utf-8", "replace")), is_inline=True)]
-        texts = await self._render_blocks(blocks, output, caller, sanitize)
-        make_exception = partial(_make_exception, error, self._redact) if error is not None else None
+        texts = await self._render_blocks(blocks, output, caller, error.get("sanitize"))
+        line = error.get("line")
         known_line = line if type(line) is int and 0 < line <= MAX_LINE else None
-        return Answer(texts, is_error=True, error=kind, line=known_line, make_exception=make_exception)
+        make_exception = partial(_make_exception, error, self._redact)
+        return Answer(
+            texts, is_error=True, error=str(error.get("type")), line=known_line, make_exception=make_exception
+        )
 
     async def _render_blocks(
         self, blocks: list[_Block], output: RunOutput, caller: ToolContext, sanitize: object

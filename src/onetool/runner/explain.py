@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onetool.core.names import MAX_LIST_CHARS, join_names, join_packs, nearest, python_name
 from onetool.errors import ToolError
-from onetool.runner.run_output import FailedToolCall
+from onetool.runner.run_output import RunOutput
 from onetool.util.text import did_you_mean, quote
 from onetool_child.json_types import JsonMapping
 
@@ -68,26 +68,26 @@ BY_MESSAGE = {
 
 def render_failure(
     error: JsonMapping,
-    calls: list[tuple[str, str]],
+    output: RunOutput,
     registry: "Registry",
-    snippet: str = "",
-    snippets: Collection[str] = (),
+    store_names: StoreNames,
     *,
-    store_names: StoreNames = lambda _names: "ot.tools()",
-    failed_call: FailedToolCall | None = None,
+    snippet: str,
+    snippets: Collection[str],
 ) -> str:
     """Return the message for an error raised by code. `snippet` is the snippet that was run, `snippets` are all.
 
-    If this is the error of `failed_call`, that call is not listed again.
+    If this is the error of the call that failed last, that call is not listed again.
     """
-    listed = list(calls)
+    listed = list(output.calls)
+    failed_call = output.failed_call
     if failed_call is not None and failed_call.message and failed_call.message in str(error.get("message")):
         del listed[failed_call.position]
     made = _list_calls(listed)
     lines = [_headline(error), *_locate(error, snippet), *indent_trace(error.get("trace")), *made]
     if error.get("hint"):
         return "\n".join([*lines, truncate(f"Hint: {error['hint']}", MAX_MESSAGE_CHARS)])
-    hint = _find_hint(error, calls, registry, snippets, store_names)
+    hint = _find_hint(error, output.calls, registry, snippets, store_names)
     hint = None if snippet and hint == NOT_CODE else hint
     return "\n".join([*lines, hint] if hint else lines)
 

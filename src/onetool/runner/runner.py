@@ -90,9 +90,7 @@ class Runner:
             context = replace(context, run=context.run._replace(hidden=channel.hidden))
         channel.emit("start", context.correlation_id)
         live = self._presenter.open_stream(output)
-        sanitize: object = None
         snippet = ""
-        line = None
         try:
             code = await run_in_thread_if(
                 isinstance(command, str) and len(command) > LONG_CODE_CHARS, partial(self._extract_code, command)
@@ -114,23 +112,16 @@ class Runner:
                 error.data["hint"] = hint
             await self._discover_suspects(error.data)
             registry = self.bus.registry
-            known = self.settings.snippets
-            render = partial(explain.render_failure, error.data, output.calls, registry, snippet, known)
             store_names = partial(self._presenter.store_names, context)
+            render = partial(explain.render_failure, snippet=snippet, snippets=self.settings.snippets)
             # It may compare an unknown name with all others.
-            text = await run_in_thread(partial(render, store_names=store_names, failed_call=output.failed_call))
-            kind = str(error.data.get("type"))
-            sanitize = error.data.get("sanitize")
-            data = error.data
-            line = None if snippet else error.data.get("line")
+            text = await run_in_thread(render, error.data, output, registry, store_names)
+            data = {**error.data, "line": None} if snippet else error.data
         except ToolError as error:
             text = explain.render_error(error, output.calls)
-            kind = error_type(error)
             data = describe(error)
         await live.end()
-        return await self._presenter.render_failure(
-            output, text, kind, context, sanitize=sanitize, error=data, line=line
-        )
+        return await self._presenter.render_failure(output, text, data, context)
 
     def _expand(self, expand: Callable[..., str], code: str, agent: str) -> str:
         """Expand with the snippets that the agent can use. Blocks on disk access."""

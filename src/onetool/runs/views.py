@@ -52,9 +52,9 @@ class Waiting(TypedDict):
     calls: list[WaitingCall]
 
 
-def list_waiting(store: RunTables, redact: Redactor, agent: str | None = None) -> list[Waiting]:
+def list_waiting(store: RunTables, redact: Redactor) -> list[Waiting]:
     """Return the runs that wait for a person, oldest first."""
-    found = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, agent=agent, limit=MAX_RUNS))
+    found = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, limit=MAX_RUNS))
     return sorted((waiting for waiting in found if waiting), key=lambda waiting: waiting["asked"])
 
 
@@ -96,17 +96,7 @@ def describe_waiting(store: RunTables, run: DurableRunRecord, redact: Redactor) 
         "asked": in_utc(min(call.at for call in calls), "seconds"),
         "expires": _format_time(run.expires),
         "state": "halted" if any(call.state is CallState.UNKNOWN for call in calls) else "waiting",
-        "calls": [
-            {
-                "number": call.number,
-                "tool": _show_line(call.tool, redact),
-                "effects": list(call.effects),
-                "arguments": _show_arguments(call, redact),
-                "reason": _show_line(call.reason, redact),
-                "state": str(call.state),
-            }
-            for call in calls
-        ],
+        "calls": [_describe_waiting_call(call, redact) for call in calls],
     }
 
 
@@ -126,15 +116,21 @@ def describe_line(run: DurableRunRecord, redact: Redactor) -> JsonObject:
     }
 
 
-def _describe_call(call: DurableCall, redact: Redactor) -> JsonObject:
+def _describe_waiting_call(call: DurableCall, redact: Redactor) -> WaitingCall:
     return {
         "number": call.number,
         "tool": _show_line(call.tool, redact),
-        "state": str(call.state),
         "effects": list(call.effects),
         "arguments": _show_arguments(call, redact),
-        "by": _show_line(call.by, redact),
         "reason": _show_line(call.reason, redact),
+        "state": str(call.state),
+    }
+
+
+def _describe_call(call: DurableCall, redact: Redactor) -> JsonObject:
+    return {
+        **_describe_waiting_call(call, redact),
+        "by": _show_line(call.by, redact),
         "result": None if call.result is None else show(json.loads(call.result), redact),
         "at": in_utc(call.at, "seconds"),
         "ended": _format_time(call.ended),

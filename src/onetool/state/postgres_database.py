@@ -248,9 +248,9 @@ class Database(StateDatabase):
         """Set the time of the database, which was read now."""
         self._clock = seconds, time.monotonic()
 
-    def abort_stuck(self, seconds: float = STUCK_SECONDS) -> int:
+    def abort_stuck(self) -> int:
         """Close the connections whose server has not answered for this time; their callers get an error."""
-        limit = time.monotonic() - seconds
+        limit = time.monotonic() - STUCK_SECONDS
         found = list(self._busy.values())
         stuck = [connection for connection, started in found if started < limit]
         for connection in stuck:

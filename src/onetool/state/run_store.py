@@ -34,6 +34,7 @@ RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
 # For which it is known that a call was sent: longer than a run or grant is valid. See `trim_sent_calls` in schema.py.
 SENT_SECONDS: Final = 32 * 86_400.0
 CHECK_SHARE: Final = 200  # by how much each process may exceed a maximum, as a share of it
+MAX_ORPHANS: Final = 1_000
 PRUNE_RUNS: Final = 100  # the oldest ended runs, deleted when there are too many
 SCHEMA = """
 CREATE TABLE runs (
@@ -175,11 +176,11 @@ class RunTables:
         where = f"WHERE {state} AND coalesce(agent = ?, true) ORDER BY rowid DESC LIMIT ?"
         return self._select_runs(where, *chosen, agent, limit)
 
-    def list_orphans(self, limit: int = 1000) -> list[str]:
+    def list_orphans(self) -> list[str]:
         """Return the IDs of open runs that wait for nobody, of this process or of one that has ended; newest first."""
         waiting = "SELECT 1 FROM calls WHERE run = runs.id AND state IN ('pending', 'unknown')"
         where = f"WHERE state IN ({_marks(OPEN)}) AND NOT EXISTS ({waiting}) ORDER BY rowid DESC LIMIT ?"
-        found = self._database.select(f"SELECT id, owner FROM runs {where}", *OPEN, limit)  # noqa: S608 - constants
+        found = self._database.select(f"SELECT id, owner FROM runs {where}", *OPEN, MAX_ORPHANS)  # noqa: S608 - constants
         ended = {owner for _, owner in found if owner == self.owner or not self.is_alive(owner)}
         return [run_id for run_id, owner in found if owner in ended]
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -80,33 +81,21 @@ def load_key(file: Path, *, must_exist: bool = False) -> bytes:
 
 
 class PageKey:
-    """The key of page tokens in a file."""
+    """The key of page tokens in a file. A damaged one is replaced."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._temporary_key = b""  # used if the disk cannot be written: its tokens are valid in this process only
+        self._temporary_key = os.urandom(KEY_BYTES)  # for a disk that cannot be written: its tokens are valid here only
 
     def load(self) -> bytes:
         """Return the key. It is read each time: another process may create it or replace the directory."""
-        key = self._read()
-        if key is not None:
-            return key
         try:
-            with exclusive(self._file):
-                if (key := self._read()) is None:
-                    key = os.urandom(KEY_BYTES)
-                    atomic.write(self._file, key.hex(), durable=True)
-                return key
-        except OSError:
-            self._temporary_key = self._temporary_key or os.urandom(KEY_BYTES)
+            with suppress(StorageError):
+                return load_key(self._file)
+            self._file.unlink()
+            return load_key(self._file)
+        except (OSError, StorageError):
             return self._temporary_key
-
-    def _read(self) -> bytes | None:
-        try:
-            key = bytes.fromhex(self._file.read_text("ascii"))
-        except (OSError, ValueError):
-            return None
-        return key if len(key) == KEY_BYTES else None
 
 
 def sync_directory(directory: Path) -> None:
