@@ -26,7 +26,7 @@ from tests.proxy_support import HOSTILE, node_server, python_server
 from onetool.app import OneTool
 from onetool.config.model import Settings
 from onetool.logging import Log
-from onetool.stats.tokens import count_tokens
+from onetool.stats.details import count_tokens
 
 CALLS = 20
 SIDE_BY_SIDE = 20

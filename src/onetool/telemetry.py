@@ -13,14 +13,15 @@ from onetool.logging import Log
 from onetool.state.audit import AuditLog
 from onetool.state.storage import State
 from onetool.stats.details import (
+    BYTES_PER_TOKEN,
     MAX_CALLS,
     DetailRecord,
     FailureRecord,
+    count_tokens,
     describe,
     encode_value,
 )
 from onetool.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
-from onetool.stats.tokens import BYTES_PER_TOKEN, count_tokens
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.raw_json import RawJson
 

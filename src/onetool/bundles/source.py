@@ -38,7 +38,7 @@ from onetool.paths import resolve_path
 from onetool.results.blobs import Media
 from onetool.search.search_documents import StoredTools
 from onetool.state.storage import State
-from onetool.stats.tokens import BYTES_PER_TOKEN
+from onetool.stats.details import BYTES_PER_TOKEN
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.problem import DISABLED, Problem

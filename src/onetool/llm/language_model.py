@@ -14,7 +14,7 @@ from onetool.llm.sampling import sample_client
 from onetool.llm.token_budget import TokenBudget
 from onetool.net import ANY_HOST, Net
 from onetool.state.documents import Documents
-from onetool.stats.tokens import count_tokens
+from onetool.stats.details import count_tokens
 from onetool.util.redact import Redactor
 
 UNSENT_REASONS = frozenset({"connect", "host_not_allowed", "address_not_allowed"})

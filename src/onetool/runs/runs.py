@@ -56,8 +56,7 @@ from onetool.runs.replay import ReplayGate, list_answered
 from onetool.state.changes import Changes
 from onetool.state.run_records import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
 from onetool.state.run_store import RunTables
-from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES
-from onetool.stats.tokens import count_tokens
+from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES, count_tokens
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor

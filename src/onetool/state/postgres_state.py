@@ -18,19 +18,18 @@ from onetool.state.counters import CounterTables
 from onetool.state.credentials import CredentialStore
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import Documents
-from onetool.state.jobs import JobRows
+from onetool.state.jobs import JobRows, list_queues
 from onetool.state.keys import load_key
 from onetool.state.kinds import MODEL_USAGE, LastUses
+from onetool.state.leases import Leases
 from onetool.state.opening import open_bundles, open_media, open_results
 from onetool.state.postgres_database import Database
-from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StoredTokenSet
+from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StatisticsSchema, StoredTokenSet
 from onetool.state.result_rows import PartRows
 from onetool.state.run_store import RunTables
 from onetool.state.session_store import SessionTables
 from onetool.state.settings_rows import SettingsRows
-from onetool.state.statistics_rows import StatisticsSchema
-from onetool.state.status import describe_status
-from onetool.state.storage import State
+from onetool.state.storage import QueueStatus, State, StateDescription
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
 from onetool.util.clock_watch import ClockWatch
@@ -39,6 +38,14 @@ if TYPE_CHECKING:
     from onetool.bundles import BundleStore
 
 BACKUP_NOTE = "state in the database of `store` is not included: back it up with pg_dump"
+SIZE = """
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname IN ('onetool', 'onetool_stats') AND c.relkind = 'r'
+"""
+REPLICAS = """
+SELECT description, version, extract(epoch FROM clock_timestamp() - seen) FROM servers
+WHERE seen > clock_timestamp() - make_interval(secs => ?) ORDER BY seen DESC
+"""
 LOADED_KEYS = ("request state", "browser sessions")  # those that an event loop needs
 
 
@@ -73,7 +80,7 @@ def open_rows(
         place=database.place,
         backup_note=BACKUP_NOTE,
         databases=(database,),
-        describe=partial(describe_status, database),
+        describe=partial(_describe_status, database),
         clock_watch=clock_watch,
         load_key=cache(partial(load_key, database)),
         load_first=_load_first,
@@ -110,3 +117,34 @@ def _load_first(state: State) -> None:
     with suppress(ToolError):  # what needs the key reports that it is missing
         for name in LOADED_KEYS:
             state.load_key(name)
+
+
+def _describe_status(database: Database) -> StateDescription:
+    """Return the version and the size of the tables, the replicas that are alive, and the queues."""
+    ((version,),) = database.select("SELECT max(version) FROM schema_versions")
+    ((size,),) = database.select(SIZE)
+    megabytes = round(int(size) / (1 << 20), 1)
+    replicas = [
+        {"description": description, "schema": schema, "seconds": round(float(seconds), 1)}
+        for description, schema, seconds in database.select(REPLICAS, Leases.SECONDS)
+    ]
+    queues = list_queues(database)
+    facts = {
+        "store": database.place,
+        "schema": int(version),
+        "megabytes": megabytes,
+        "replicas": replicas,
+        "queues": [queue._asdict() for queue in queues],
+    }
+    lines = [f"{database.place}, schema version {version}, {megabytes} MB", f"replicas: {len(replicas)}"]
+    lines += (f"  {replica['description']}, seen {replica['seconds']} s ago" for replica in replicas)
+    for queue in queues:
+        lines += _describe_queue(queue)
+    return StateDescription(facts, lines)
+
+
+def _describe_queue(queue: QueueStatus) -> list[str]:
+    workers = [f"  worker: {worker}" for worker in queue.workers]
+    if not workers:
+        workers = [f"  no worker: run `onetool worker --queue {queue.name}`"]
+    return [f"queue {queue.name}: {queue.waiting} waiting, {queue.running} running", *workers]

@@ -1,20 +1,23 @@
-"""State that only replicas share, over a PostgreSQL database: tokens, ended sessions and notices."""
+"""State that only replicas share, over a PostgreSQL database: tokens, ended sessions, notices and statistics."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from onetool.errors import StorageError
+from onetool.errors import StorageError, ToolError
 from onetool.state.documents import ALL, Cached, Documents, StoreUnavailable
 from onetool.state.keys import BROWSER_SESSIONS
 from onetool.state.memory import EndedSessions
 from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
-from onetool.state.postgres_database import Database
-from onetool.state.sqlite_database import StateDatabase
-from onetool.util.problem import STORAGE, Problem
+from onetool.state.postgres_database import Database, Statements
+from onetool.state.sqlite_database import StateDatabase, Transaction
+from onetool.util.problem import STORAGE, Location, Problem
 
 if TYPE_CHECKING:
     from onetool.config.model import Agent, Token
 
+T = TypeVar("T")
+STATISTICS = "onetool_stats"  # the schema of their tables
 CLOCK_SECONDS = 3600.0  # by which clocks of replicas may differ
 END_SESSIONS = """\
 DELETE FROM onetool.keys WHERE name = 'browser sessions'; \
@@ -159,3 +162,32 @@ class StoredTokenSet:
         if document is None or document["is_revoked"]:
             return None
         return Token(**{field: document[field] for field in TOKEN_FIELDS})
+
+
+class StatisticsSchema:
+    """The tables of all replicas. Writers take turns, so that rows are numbered in the order of their commits."""
+
+    location: Location | None = None
+    notice: str | None = None
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.place = database.place
+
+    def exists(self) -> bool:
+        return True
+
+    def write(self, change: Callable[[Transaction], T]) -> T:
+        with self._database.transaction(search_path=STATISTICS) as transaction:
+            transaction.lock("statistics")
+            return change(transaction)
+
+    @contextmanager
+    def reading(self) -> Iterator[Statements]:
+        """Open the tables for a consistent read. Temporary tables are dropped at the end."""
+        try:
+            with self._database.transaction(is_read_only=True, search_path=STATISTICS) as transaction:
+                yield transaction
+                transaction.execute("ROLLBACK")
+        except StorageError as error:
+            raise ToolError(f"cannot read the statistics: {error.message}", hint=error.hint or "") from None

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.state.owners import Owners
@@ -28,14 +28,14 @@ from onetool.state.sqlite_database import SealedDatabase, StateDatabase, Transac
 from onetool.util.clock_watch import Clock, ClockWatch
 from onetool.util.text import pluralize, quote
 
-KIND: Final = "runs"
-VERSION: Final = 1
-RETENTION_SECONDS: Final = 7 * 86_400.0  # of runs that have ended
+KIND = "runs"
+VERSION = 1
+RETENTION_SECONDS = 7 * 86_400.0  # of runs that have ended
 # For which it is known that a call was sent: longer than a run or grant is valid. See `trim_sent_calls` in schema.py.
-SENT_SECONDS: Final = 32 * 86_400.0
-CHECK_SHARE: Final = 200  # by how much each process may exceed a maximum, as a share of it
-MAX_ORPHANS: Final = 1_000
-PRUNE_RUNS: Final = 100  # the oldest ended runs, deleted when there are too many
+SENT_SECONDS = 32 * 86_400.0
+CHECK_SHARE = 200  # by how much each process may exceed a maximum, as a share of it
+MAX_ORPHANS = 1_000
+PRUNE_RUNS = 100  # the oldest ended runs, deleted when there are too many
 SCHEMA = """
 CREATE TABLE runs (
     id TEXT PRIMARY KEY, agent TEXT, state TEXT, owner TEXT, expires REAL, ended REAL DEFAULT 0, sealed BLOB
@@ -87,7 +87,7 @@ class RunQuota(NamedTuple):
     total_bytes: int = 1 << 30
 
 
-DEFAULT_QUOTA: Final = RunQuota()
+DEFAULT_QUOTA = RunQuota()
 
 
 class RunTables:

@@ -15,7 +15,7 @@ All methods may block, unless they say that they return at once.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from onetool.errors import ConfigError, ToolError
 from onetool.util.problem import STORAGE, WARNING, Problem
@@ -132,7 +132,7 @@ class StoredSettings:
     problem: str = ""  # the reason why they cannot be read; empty if they can
 
 
-NOTHING_STORED: Final = StoredSettings()
+NOTHING_STORED = StoredSettings()
 
 
 class SettingsStorage(Protocol):
@@ -187,7 +187,7 @@ class EditableSettings(Protocol):
         ...
 
 
-MAX_ATTEMPTS: Final = 3  # to execute a job
+MAX_ATTEMPTS = 3  # to execute a job
 
 
 class JobRequest(NamedTuple):
@@ -245,7 +245,7 @@ class StateDescription(NamedTuple):
     lines: list[str]
 
 
-CLOCK_HINT: Final = "check the date of the machine; data expires again when the clock has been steady for ten minutes"
+CLOCK_HINT = "check the date of the machine; data expires again when the clock has been steady for ten minutes"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -5,6 +5,8 @@ Every kind is verified: each item of the files exists in the database afterwards
 
 import json
 import re
+import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
@@ -32,9 +34,12 @@ from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
-from onetool.state.sqlite_database import SealedDatabase
+from onetool.state.sqlite_database import SealedDatabase, Transaction
 from onetool.state.storage import State
-from onetool.state.transfer_statistics import copy_statistics
+from onetool.stats import rollup, spending
+from onetool.stats.database import StatisticsFile
+from onetool.stats.record import LAST_ROWS, CallRecord, Record, RunRecord, insert_records
+from onetool.stats.tables import ADD_USES
 from onetool.util.clock_watch import ClockWatch
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
@@ -44,9 +49,9 @@ if TYPE_CHECKING:
 
 # ruff: noqa: S608 - statements are built from constants
 T = TypeVar("T")
-UNLIMITED_BYTES: Final = 1 << 40
-RESULT_FILE: Final = re.compile(r"(result|media)-([0-9a-f]{32})\.(txt|idx|json|meta\.json|bin)")
-LAST_PART: Final = "meta.json"  # written last: without it, the result does not exist
+UNLIMITED_BYTES = 1 << 40
+RESULT_FILE = re.compile(r"(result|media)-([0-9a-f]{32})\.(txt|idx|json|meta\.json|bin)")
+LAST_PART = "meta.json"  # written last: without it, the result does not exist
 
 
 @dataclass(frozen=True)
@@ -110,13 +115,13 @@ class Table(NamedTuple):
     about: str = ""
 
 
-RUN_TABLES: Final = (
+RUN_TABLES = (
     Table("runs", ("id", "agent", "state", "owner", "expires", "ended", "sealed"), "rowid", "run {id}"),
     Table("calls", ("run", "number", "state", "sealed"), "run, number", "call {number} of run {run}"),
     Table("grants", ("id", "agent", "run", '"left"', "expires", "sealed"), "rowid", "grant {id}"),
     Table("sent_calls", ("run", "number", "attempt", "permit", "at"), "run, number"),
 )
-SESSION_TABLES: Final = (
+SESSION_TABLES = (
     Table("sessions", ("handle", "agent", "token", "used"), "used"),
     Table("session_values", ("handle", "key", "sealed", "size"), "id", "session {handle}: {key}"),
 )
@@ -312,8 +317,79 @@ def _copy_part(places: Places, kind: str, handle: str, part: str, file: Path) ->
     rows.publish(handle, cast("Part", part), chunks, agent)
 
 
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+# The tables, and what happens to rows that exist.
+STATISTICS_TABLES = {
+    "calls": "",
+    "runs": "ON CONFLICT DO NOTHING",
+    "sessions": "ON CONFLICT DO NOTHING",
+    "definitions": "ON CONFLICT DO NOTHING",
+    "rollups": rollup.ADD_ROLLUP,
+    "times": rollup.ADD_TIMES,
+    "details": "ON CONFLICT DO NOTHING",
+    "failures": "ON CONFLICT DO NOTHING",
+    "spending": spending.MERGE,
+    "usage": ADD_USES,
+}
+ALL_CALLS = f"SELECT coalesce(sum(count), 0) FROM rollups WHERE width = {rollup.BLOCK} AND kind = {rollup.ALL_CALLS}"
+MARKER = "SELECT version, content FROM onetool.documents WHERE kind = 'migrated' AND name = ?"
+PUT_MARKER = """
+INSERT INTO onetool.documents VALUES ('migrated', ?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, content = excluded.content
+"""
+
+
 def _copy_statistics(places: Places) -> int:
-    return copy_statistics(places.data / "stats" / "stats.db", places.rows)
+    """Copy the statistics, or what was added to them since they were last copied. Return the number of calls."""
+    file = places.data / "stats" / "stats.db"
+    if not file.exists():
+        return 0
+    name = f"{socket.gethostname()}:{file}"
+    with StatisticsFile(file).reading() as source:
+        last = source.execute(LAST_ROWS).fetchone()
+        count = _count_calls(source)
+
+        def copy(target: Transaction) -> None:
+            marker = target.execute(MARKER, (name,)).fetchone()
+            if marker is None:
+                version = 1
+                _copy_statistics_tables(source, target)
+            else:
+                version = marker[0] + 1
+                insert_records(target, _read_later(source, *json.loads(marker[1])), time.time())
+            target.execute(PUT_MARKER, (name, version, json.dumps(last).encode()))
+            copied = _count_calls(target)
+            if copied < count:
+                raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
+
+        places.rows.recorder.database.write(copy)
+    return count
+
+
+def _count_calls(tables: Transaction) -> int:
+    row: Any = tables.execute(ALL_CALLS).fetchone()
+    return int(row[0])
+
+
+def _copy_statistics_tables(source: Transaction, target: Transaction) -> None:
+    for table, conflict in STATISTICS_TABLES.items():
+        rows: Any = source.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in rows.description]
+        marks = ", ".join("?" * len(names))
+        insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks}) {conflict}"
+        target.executemany(insert, rows.fetchall())
+
+
+def _read_later(source: Transaction, call: int, run: int) -> list[Record]:
+    """Return the calls and runs that were recorded after these rows."""
+    records: list[Record] = []
+    for table, kind, last in (("calls", CallRecord, call), ("runs", RunRecord, run)):
+        query = f"SELECT {', '.join(kind._fields)} FROM {table} WHERE rowid > ? ORDER BY rowid"
+        rows: list[Any] = source.execute(query, (last,)).fetchall()
+        records += [kind(*row) for row in rows]
+    return records
 
 
 KINDS: Final[dict[str, Callable[[Places], int]]] = {

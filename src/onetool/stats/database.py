@@ -1,4 +1,4 @@
-"""The database of the statistics in a file. `onetool.state.statistics_rows` is the one in PostgreSQL.
+"""The database of the statistics in a file. `onetool.state.replica_kinds` is the one in PostgreSQL.
 
 The file is opened for each use, because another process may have replaced it. A damaged file is renamed by the next
 write, which creates a new one.

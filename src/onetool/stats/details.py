@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from onetool.state.sqlite_database import Transaction
     from onetool.stats.record import Record
 
+BYTES_PER_TOKEN = 4
 MAX_VALUE_BYTES = 64 << 10  # of each value
 MARGIN_CHARS = 4 << 10  # kept beyond the limit, so that a secret at the border is found
 MAX_ITEMS = 5_000  # of a list, because encoding blocks the event loop
@@ -133,6 +134,11 @@ def encode_value(value: Any) -> tuple[str, int]:
         sample = value[:: len(value) // MAX_ITEMS]
         return encode_value(value[:MAX_ITEMS])[0], round(_encode(sample)[1] * len(value) / len(sample))
     return _encode(value)
+
+
+def count_tokens(value: Any) -> int:
+    """Return the estimated tokens of a text, or of a value as JSON: bytes of UTF-8 divided by four."""
+    return -(-encode_value(value)[1] // BYTES_PER_TOKEN)
 
 
 def _encode(value: Any) -> tuple[str, int]:

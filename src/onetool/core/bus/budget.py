@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import BudgetExceeded, StorageError
 from onetool.state.counters import CounterTables
-from onetool.stats.tokens import count_tokens
+from onetool.stats.details import count_tokens
 from onetool.util.clock_watch import Clock
 
 Kind = Literal["time_seconds", "calls", "tokens", "cost"]

@@ -18,7 +18,7 @@ from onetool.core.context import ToolContext
 from onetool.core.names import python_name
 from onetool.core.tool import Tool
 from onetool.proxy.upstream import Upstream
-from onetool.stats.tokens import count_tokens
+from onetool.stats.details import count_tokens
 from onetool.transports.mcp.publish import build_definition, dump
 from onetool.util.bounded_dict import BoundedDict
 

@@ -27,7 +27,7 @@ from onetool.errors import ToolError
 from onetool.proxy.relay import Progress, Relay
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs.questions import Question
-from onetool.stats.tokens import count_tokens
+from onetool.stats.details import count_tokens
 from onetool.transports.fair_queue import FairQueue, QueueFull, turn
 from onetool.transports.logging_bridge import EventLog, forward_logging
 from onetool.transports.mcp.client_identity import (
