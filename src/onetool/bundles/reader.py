@@ -54,8 +54,6 @@ class UsageCounts:
         """Return the usage of these tools as written so far, without tools that were never called."""
         self.problem = None
         usage: dict[str, StoredToolUsage] = {}
-        if not self._statistics.exists():
-            return usage
         names = list(tool_ids)
         try:
             with self._statistics.reading() as tables:

@@ -86,7 +86,10 @@ class Extension:
 
 def stamp_file(file: Path) -> Stamp:
     """Return a cheap stamp: if it differs, the file may have changed."""
-    status = file.stat()
+    return _make_stamp(file.stat())
+
+
+def _make_stamp(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
@@ -111,9 +114,7 @@ def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
             continue
         for entry in modules.values():
             if entry.name.endswith(".py") and entry.path != str(file):
-                status = entry.stat()
-                stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-                found.append((entry.path, stamp))
+                found.append((entry.path, _make_stamp(entry.stat())))
             elif entry.name not in NO_PACKAGES and entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
     return frozenset(found)

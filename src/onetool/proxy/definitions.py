@@ -108,7 +108,7 @@ def cache_key(server: Any) -> str:
 def identify_origin(server: Any) -> str:
     """Return a digest of the program or URL of a server, without its credentials."""
     facts = [server.command, server.args, server.cwd, server.url]
-    return sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    return hash_json(facts)[:32]
 
 
 @dataclass(frozen=True, slots=True)

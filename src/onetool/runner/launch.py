@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -193,19 +193,13 @@ class ZygoteLauncher(_BaseLauncher):
 
     async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         control = self._control or await self._ensure_started()
-        ours, theirs = socket.socketpair()
-        stray_output, stray_end = os.pipe()
-        try:
-            socket.send_fds(control, [_encode_packet("fork", ident=ident)], [theirs.fileno(), stray_end])
-        except OSError as error:
-            if isinstance(error, ConnectionError) and control is self._control:
-                self._disconnect()
-            ours.close()
-            os.close(stray_output)
-            raise
-        finally:
-            theirs.close()
-            os.close(stray_end)
+        with _open_ends(socket.socketpair()) as (ours, theirs, stray_output, stray_end):
+            try:
+                socket.send_fds(control, [_encode_packet("fork", ident=ident)], [theirs.fileno(), stray_end])
+            except ConnectionError:
+                if control is self._control:
+                    self._disconnect()
+                raise
         self._alive.add(ident)
         self._heartbeat.expect()
         _SocketTransport(ours, channel)
@@ -261,17 +255,9 @@ class ZygoteLauncher(_BaseLauncher):
         return await asyncio.shield(self._starting)
 
     async def _start_zygote(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stray_output, stray_end = os.pipe()
-        try:
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with _open_ends(pair) as (ours, theirs, stray_output, stray_end):
             self._process = await run_in_thread(self._spawn, theirs, stray_end)
-        except BaseException:
-            ours.close()
-            os.close(stray_output)
-            raise
-        finally:
-            theirs.close()
-            os.close(stray_end)
         ours.setblocking(False)
         _StrayOutput(stray_output, self._on_stray, self._strays)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._read_packets)
@@ -342,6 +328,22 @@ class ZygoteLauncher(_BaseLauncher):
         self._pong = None
         if pong is not None and not pong.done():
             pong.set_result(is_alive)
+
+
+@contextlib.contextmanager
+def _open_ends(pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
+    """Yield the ends of a socket and of a pipe for output. Those of the child are closed after the block."""
+    ours, theirs = pair
+    stray_output, stray_end = os.pipe()
+    try:
+        yield ours, theirs, stray_output, stray_end
+    except BaseException:
+        ours.close()
+        os.close(stray_output)
+        raise
+    finally:
+        theirs.close()
+        os.close(stray_end)
 
 
 def _encode_packet(method: str, **params: int) -> bytes:

@@ -174,9 +174,6 @@ class StatisticsSchema:
         self._database = database
         self.place = database.place
 
-    def exists(self) -> bool:
-        return True
-
     def write(self, change: Callable[[Transaction], T]) -> T:
         with self._database.transaction(search_path=STATISTICS) as transaction:
             transaction.lock("statistics")

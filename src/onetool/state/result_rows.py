@@ -29,7 +29,7 @@ INSERT INTO files (scope, handle, part, kind, agent, size, modified) VALUES (?, 
 ON CONFLICT (handle, part) DO NOTHING
 """
 INSERT_CHUNK = "INSERT INTO chunks (handle, part, number, data) VALUES (?, ?, ?, ?)"
-SLICE = "SELECT substring(data FROM ? FOR ?) FROM chunks WHERE handle = ? AND part = ? AND number = ?"
+CHUNK = "SELECT data FROM chunks WHERE handle = ? AND part = ? AND number = ?"
 CONTENT = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY number"
 
 
@@ -112,15 +112,14 @@ class PartRows(ResultFiles):
 
 
 class ChunkReader:
-    """A file whose content is read from chunks as it is needed: only the window, or whole chunks in sequence."""
+    """A file whose content is read from chunks as it is needed."""
 
     def __init__(self, database: Database, handle: str, part: str, size: int) -> None:
         self._database = database
         self._key = (handle, part)
         self._size = size
         self._position = 0
-        self._cached: tuple[int, bytes] = (-1, b"")
-        self._end = -1  # of the last read
+        self._chunk: tuple[int, bytes] = (-1, b"")  # the last one, with its number
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
@@ -132,25 +131,19 @@ class ChunkReader:
         pieces = []
         while left > 0:
             number, start = divmod(self._position, CHUNK_BYTES)
-            piece = self._read_chunk(number, start, min(left, CHUNK_BYTES - start))
+            piece = self._read_chunk(number)[start : start + left]
             if not piece:
                 raise FileNotFoundError(self._key[0])  # the result was removed meanwhile
             pieces.append(piece)
             self._position += len(piece)
             left -= len(piece)
-        self._end = self._position
         return b"".join(pieces)
 
-    def _read_chunk(self, number: int, start: int, count: int) -> bytes:
-        if self._cached[0] != number and self._position == self._end:
-            self._cached = number, self._slice(number, 0, CHUNK_BYTES)
-        if self._cached[0] == number:
-            return self._cached[1][start : start + count]
-        return self._slice(number, start, count)
-
-    def _slice(self, number: int, start: int, count: int) -> bytes:
-        rows = self._database.select(SLICE, start + 1, count, *self._key, number)
-        return bytes(rows[0][0]) if rows else b""
+    def _read_chunk(self, number: int) -> bytes:
+        if self._chunk[0] != number:
+            rows = self._database.select(CHUNK, *self._key, number)
+            self._chunk = number, rows[0][0] if rows else b""
+        return self._chunk[1]
 
 
 def join_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -30,10 +30,6 @@ class StatisticsDatabase(Protocol):
     location: Location | None  # of the file
     notice: str | None  # about damaged statistics that a write has put aside
 
-    def exists(self) -> bool:
-        """Return whether anything may be stored."""
-        ...
-
     def write(self, change: Callable[[Transaction], T], /) -> T:
         """Change the tables in one transaction, of one writer at a time. `change` may be called twice."""
         ...

@@ -160,10 +160,9 @@ def find_run(
 
 def find_ids(statistics: StatisticsDatabase, run_ids: Collection[str]) -> set[str]:
     """Return those IDs that are in the statistics."""
-    names = [f"id{number}" for number in range(len(run_ids))]
-    query = f"SELECT run_id FROM runs WHERE run_id IN ({', '.join(f':{name}' for name in names)})"
+    query = f"SELECT run_id FROM runs WHERE run_id IN ({', '.join('?' * len(run_ids))})"
     with statistics.reading() as database:
-        return {run_id for (run_id,) in database.execute(query, dict(zip(names, run_ids, strict=True)))}
+        return {run_id for (run_id,) in database.execute(query, tuple(run_ids))}
 
 
 def _add_values(database: Transaction, run: RunRecord) -> RunWithValues:

@@ -253,32 +253,30 @@ def _cut(shape: Shape, depth: int) -> Shape:
 def render_shape(shape: Shape) -> str:
     """Render a shape in one line, as deep as fits: `list[{title: str, url: str, score?: float | None}]`."""
     for depth in range(MAX_DEPTH, 0, -1):
-        text = _render(shape, depth)
+        text = _render(_cut(shape, depth))
         if len(text) <= MAX_TEXT_CHARS:
             return text
     return text[: MAX_TEXT_CHARS - 1] + "…"
 
 
-def _render(shape: Shape, depth: int) -> str:
+def _render(shape: Shape) -> str:
     words = [word for word in ORDER if word in shape.words]
     if shape.items is not None:
-        words.append("list" if depth == 0 or shape.items == NOTHING else f"list[{_render(shape.items, depth - 1)}]")
+        words.append("list" if shape.items == NOTHING else f"list[{_render(shape.items)}]")
     if shape.fields is not None or shape.values is not None:
-        words.append(_render_dict(shape, depth))
+        words.append(_render_dict(shape))
     if "None" in shape.words:
         words.append("None")
     return " | ".join(dict.fromkeys(words)) or "Any"
 
 
-def _render_dict(shape: Shape, depth: int) -> str:
-    if depth == 0:
-        return "dict"
+def _render_dict(shape: Shape) -> str:
     if shape.values is not None:
-        return f"{{str: {_render(shape.values, depth - 1)}}}"
+        return f"{{str: {_render(shape.values)}}}"
     fields = (shape.fields or {}).items()
     names = (key if NAME.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key, _ in fields)
     parts = (
-        f"{name}{'?' if key in shape.optional else ''}: {_render(inside, depth - 1)}"
+        f"{name}{'?' if key in shape.optional else ''}: {_render(inside)}"
         for name, (key, inside) in zip(names, fields, strict=True)
     )
     return f"{{{', '.join(parts)}}}"
