@@ -28,6 +28,7 @@ AFTER_KILL_SECONDS = 1.0
 STDERR = 2
 PRINTED = ". It last printed:"  # between the reason of a failure and the output
 OnPrinted = Callable[[str], None]
+Variables = Mapping[str, str]  # of an environment, by name
 
 
 class Endpoint(Protocol):
@@ -110,7 +111,7 @@ class Process(asyncio.SubprocessProtocol):
         channel: Endpoint,
         on_printed: OnPrinted,
         *,
-        env: Mapping[str, str],
+        env: Variables,
         cwd: Path | None = None,
         guarded: bool = False,
     ) -> "Process":

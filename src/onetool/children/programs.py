@@ -12,13 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from onetool.children.process import GUARD
+from onetool.children.process import GUARD, Variables
 from onetool.errors import ToolError
 from onetool_child.guard import kill_descendants
 
@@ -41,7 +41,7 @@ class Program:
 
     command: Sequence[str]
     cwd: Path
-    env: Mapping[str, str]
+    env: Variables
     seconds: float | None = None  # until it is killed
     readable: Sequence[str] | None = None
     memory_bytes: int | None = None

@@ -6,13 +6,13 @@ A file without a header uses the Python of the server.
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.children.process import Printed
+from onetool.children.process import Printed, Variables
 from onetool.children.programs import Program, run
 from onetool.config.programs import NO_CONFIG, uv_settings
 from onetool.errors import StorageError, ToolError
@@ -55,18 +55,18 @@ class StartCommand(NamedTuple):
     by_uv: bool = False
 
 
-def make_worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def make_worker_environment(environment: Variables) -> dict[str, str]:
     """Return the environment for a worker."""
     return _remove_relative_paths({name: value for name, value in environment.items() if name in PASSED_VARIABLES})
 
 
-def make_uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def make_uv_environment(environment: Variables) -> dict[str, str]:
     """Return the environment for uv, which includes package indexes and their passwords."""
     passed = {name: value for name, value in environment.items() if name in PASSED_VARIABLES or name.startswith("UV_")}
     return _remove_relative_paths(passed)
 
 
-def make_script_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def make_script_environment(environment: Variables) -> dict[str, str]:
     """Return the environment for uv to prepare a script, without configuration of the working directory."""
     return {**uv_settings(environment), **make_uv_environment(environment), **NO_CONFIG}
 
@@ -82,7 +82,7 @@ def _remove_relative_paths(variables: dict[str, str]) -> dict[str, str]:
 class Environments:
     """The environments. `directory` contains a script per header, and the path of its interpreter once known."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, environment: Variables) -> None:
         self.directory = directory
         self._environment = make_script_environment(environment)
         self._interpreters = InterpreterFiles(directory)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from anyio.to_thread import run_sync as run_in_thread
 
+from onetool.children.process import Variables
 from onetool.children.shared import SharedPool
 from onetool.config.load import Loaded
 from onetool.config.model import PackSettings, Sandbox
@@ -24,6 +25,7 @@ from onetool.errors import ToolError
 from onetool.extensions import pack_tests, static_analysis
 from onetool.extensions.environments import (
     Environments,
+    Report,
     StartCommand,
     make_script_environment,
     make_worker_environment,
@@ -48,7 +50,7 @@ class _Setup:
 
     settings: PackSettings
     timeouts: Timeouts
-    secrets: Mapping[str, str]  # environment variables
+    secrets: Variables
     declared: Mapping[str, str | None]  # what `Context.secret` returns; None if it is not set
 
 
@@ -62,7 +64,7 @@ class Extensions(HeldTools):
         self,
         list_reserved_names: Callable[[], AbstractSet[str]],
         call_tool: CallTool,
-        environment: Mapping[str, str],
+        environment: Variables,
         log: Callable[..., None],
         check_trust: Callable[[Loaded], TrustDecision],
         *,
@@ -331,7 +333,7 @@ class Extensions(HeldTools):
         known = users if is_user_file else dict(self._loaded.secrets.items() - users.items())
         return {name: known.get(name) for name in extension.secrets}
 
-    async def _prepare(self, setup: _Setup, extension: Extension, report: Callable[[str], None]) -> WorkerLaunch:
+    async def _prepare(self, setup: _Setup, extension: Extension, report: Report) -> WorkerLaunch:
         directories = self._loaded.directories
         sandbox = _make_sandbox(extension, setup.settings, directories.working_dir, directories.home)
         start = await self._environments.get_start_command(extension.header, extension.file, report)

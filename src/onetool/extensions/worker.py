@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 import onetool_child
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
-from onetool.children.process import Process, describe_status
+from onetool.children.process import Process, Variables, describe_status
 from onetool.children.shared import CallInterrupted, SharedProcess
 from onetool.core.context import CANNOT_ASK, ToolContext, Waiting
 from onetool.core.tool import Result
@@ -48,7 +48,7 @@ class WorkerLaunch:
     pack: str
     file: Path
     start: StartCommand
-    environment: Mapping[str, str]
+    environment: Variables
     settings: JsonMapping
     cwd: Path
     start_directory: Path | None = None  # the initial directory, in which uv looks for files

@@ -13,6 +13,7 @@ from onetool.children.supervised import Supervised
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolTimeout
+from onetool.extensions.environments import Report
 from onetool.extensions.static_analysis import Extension
 from onetool.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser
 from onetool_child.json_types import JsonMapping
@@ -20,7 +21,7 @@ from onetool_child.json_types import JsonMapping
 RUNNING = "running"
 FAILED = "failed"
 MAX_LOGGED_PER_SECOND = 2 << 20  # characters
-Prepare = Callable[[Extension, Callable[[str], None]], Awaitable[WorkerLaunch]]
+Prepare = Callable[[Extension, Report], Awaitable[WorkerLaunch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class WorkerBackend:
             lambda worker: None if worker.users.is_calling(self._user) else timeouts.idle,
         )
         self._workers: set[Worker] = set()  # that have not ended
-        self._listeners: list[Callable[[str], None]] = []  # callers that wait for the start
+        self._listeners: list[Report] = []  # callers that wait for the start
         self._state = "not started"
         self._is_retired = self._is_closed = False
 

@@ -14,7 +14,7 @@ from onetool.core.policy.labels import PRIVATE
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.proxy.definitions import Definition, UpstreamSchema
+from onetool.proxy.definitions import Definition, Definitions, UpstreamSchema
 from onetool.proxy.pins import ACCEPTED, Differences, compare, list_claims
 from onetool.state.documents import Documents
 from onetool.util.invisible import replace_in_name
@@ -35,7 +35,7 @@ Refresh = Callable[[], Awaitable[None]]
 class CheckedTools(NamedTuple):
     """The tools that a server offers, and how they differ from their pins."""
 
-    definitions: tuple[Definition, ...] = ()
+    definitions: Definitions = ()
     tools: Sequence[Tool] = ()
     offered: Mapping[str, Definition] = {}  # by the name of the tool
     rejected: Mapping[str, str] = {}  # why tools cannot be called, by name
@@ -44,9 +44,7 @@ class CheckedTools(NamedTuple):
     problem: ToolError | None = None  # why changes cannot be detected
 
 
-def check_tools(
-    upstream: "Upstream", definitions: tuple[Definition, ...], pins: Documents, refresh: Refresh
-) -> CheckedTools:
+def check_tools(upstream: "Upstream", definitions: Definitions, pins: Documents, refresh: Refresh) -> CheckedTools:
     """Compare the definitions of a server with its pins and create the tools. Reads the disk."""
     server = upstream.server
     is_strict = server.pin == "strict"

@@ -64,6 +64,9 @@ class Definition:
         return bool(schema.get(WRAPPED_KEY)) or (is_only and schema.get("title") == f"{self.name}Output")
 
 
+Definitions = tuple[Definition, ...]
+
+
 class UpstreamSchema(ForeignSchema):
     """The input schema of an upstream tool, without defaults: the server fills them in itself."""
 
@@ -160,7 +163,7 @@ class ToolLists:
         self._failures = Documents(database, "tool list failure", is_announced=False)
         self._redact = redact
 
-    def get(self, key: str) -> tuple[Definition, ...] | None:
+    def get(self, key: str) -> Definitions | None:
         with suppress(*DAMAGED):
             data = self._lists.get(key)
             if data is not None and data["version"] == VERSION:

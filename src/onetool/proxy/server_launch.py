@@ -6,10 +6,10 @@ server of a trusted project may run the code of the project, but npx does not lo
 """
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from onetool.children.process import Variables
 from onetool.config.load import Loaded
 from onetool.config.model import Server
 from onetool.config.programs import (
@@ -32,7 +32,7 @@ class ServerLaunch:
 
     command: tuple[str, ...]
     directory: Path
-    environment: Mapping[str, str]
+    environment: Variables
     private: Path | None = None
 
     def has_program(self) -> bool:
@@ -51,7 +51,7 @@ class ServerLaunch:
         return self.directory
 
 
-def plan_launch(name: str, server: Server, loaded: Loaded, environment: Mapping[str, str]) -> ServerLaunch:
+def plan_launch(name: str, server: Server, loaded: Loaded, environment: Variables) -> ServerLaunch:
     """Return the parameters of the process of a server under these settings."""
     directory = start_directory(name, server, loaded)
     private = private_directory(name, loaded.directories)

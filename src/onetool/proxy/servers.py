@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
+from onetool.children.process import Variables
 from onetool.config.load import Loaded
 from onetool.core.context import ToolContext
 from onetool.core.names import python_name
@@ -21,7 +22,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, check_tools, list_problems
 from onetool.proxy.connection import load_sdk
-from onetool.proxy.definitions import Definition, digest
+from onetool.proxy.definitions import Definitions, digest
 from onetool.proxy.pins import accept
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.session import UpstreamSession
@@ -63,7 +64,7 @@ class Servers(HeldTools):
         self,
         services: UpstreamServices,
         registry: Registry,
-        environment: Mapping[str, str],
+        environment: Variables,
         state: Callable[[], State],
     ) -> None:
         super().__init__()
@@ -248,7 +249,7 @@ class Servers(HeldTools):
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
-    async def _install(self, session: UpstreamSession, definitions: tuple[Definition, ...]) -> None:
+    async def _install(self, session: UpstreamSession, definitions: Definitions) -> None:
         """Create the tools. Those of the main session replace the old ones without yielding to the event loop."""
         upstream = session.upstream
         tools = CheckedTools(definitions)

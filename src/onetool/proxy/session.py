@@ -21,7 +21,7 @@ from onetool.errors import NetworkError, PermissionDenied, SignInRequired, ToolE
 from onetool.oauth.failures import collect_failures
 from onetool.proxy.checked_tools import CheckedTools
 from onetool.proxy.connection import Connection, describe_error, innermost
-from onetool.proxy.definitions import NEVER_FAILED, Definition, check_schemas
+from onetool.proxy.definitions import NEVER_FAILED, Definition, Definitions, check_schemas
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
 
@@ -365,12 +365,12 @@ class UpstreamSession:
             # Not earlier: a definition is published only after it was compared with its pin.
             self.raw_tools = {tool.name: tool for tool in tools} if self.upstream.is_published else {}
 
-    def _cache_definitions(self, tools: list[Any]) -> tuple[Definition, ...]:
+    def _cache_definitions(self, tools: list[Any]) -> Definitions:
         definitions = tuple(check_schemas(Definition.from_sdk(tool)) for tool in tools)
         self.upstream.lists.put(self.upstream.key, definitions)
         return definitions
 
-    async def _install(self, definitions: tuple[Definition, ...], *, is_cached: bool = False) -> None:
+    async def _install(self, definitions: Definitions, *, is_cached: bool = False) -> None:
         """Install the tools of these definitions. A cached list never replaces one from the server."""
         async with self._installing_lock:
             is_new = definitions != self.tools.definitions

@@ -30,7 +30,15 @@ from onetool.oauth.token_source import TokenSource
 from onetool.proxy import content
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, is_chosen
 from onetool.proxy.connection import Connection
-from onetool.proxy.definitions import Definition, ToolLists, UpstreamSchema, cache_key, digest, identify_origin
+from onetool.proxy.definitions import (
+    Definition,
+    Definitions,
+    ToolLists,
+    UpstreamSchema,
+    cache_key,
+    digest,
+    identify_origin,
+)
 from onetool.proxy.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
@@ -42,7 +50,7 @@ AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/
 MAX_DECODINGS = 3
 META_KEY = "_meta"  # of ToolContext.metadata: the metadata of the client's request
 OnChange = Callable[[str, str], None]  # kind (tools, prompts, resources or resource), and the URI of a resource
-Install = Callable[[UpstreamSession, tuple[Definition, ...]], Awaitable[None]]
+Install = Callable[[UpstreamSession, Definitions], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.children.channel import Channel, ChannelClosed, Reply
 from onetool.core.tool import Result
 from onetool.errors import ToolError, ToolTimeout
-from onetool.runner.launch import Launcher, launcher_for
+from onetool.runner.launch import Launcher, OnStray, launcher_for
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.deadline import PausableDeadline
 from onetool_child.confine import split_memory
@@ -107,7 +107,7 @@ class CellProcess:
     reason: str = ""  # why it did not start; may arrive just after its exit
     watch: asyncio.TimerHandle | None = None
     on_excess: Callable[["CellProcess", Exception], None] = lambda _cell, _error: None
-    on_stray: Callable[[str], None] | None = None  # set by its run
+    on_stray: OnStray | None = None  # set by its run
 
     async def request(self, method: str, params: JsonObject) -> Result:
         if self.host is None:
@@ -200,7 +200,7 @@ class Cells:
     def __init__(
         self,
         limits: CellLimits,
-        on_stray: Callable[[str], None] = lambda _text: None,
+        on_stray: OnStray = lambda _text: None,
         make_launcher: Callable[..., Launcher] | None = None,
         read_process: Callable[[int], "ProcessState"] | None = None,
     ) -> None:
@@ -247,7 +247,7 @@ class Cells:
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    async def run(self, params: JsonObject, host: Host, on_stray: Callable[[str], None] | None = None) -> JsonObject:
+    async def run(self, params: JsonObject, host: Host, on_stray: OnStray | None = None) -> JsonObject:
         """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time.
 
         With `replay` in `params` (`seed`, `clock` and `until`: the number of calls that are answered from a journal),
@@ -275,9 +275,7 @@ class Cells:
                 return cell.kept_memory
         return 0  # it has ended
 
-    async def _run_by(
-        self, deadline: float, params: JsonObject, host: Host, on_stray: Callable[[str], None] | None
-    ) -> JsonObject:
+    async def _run_by(self, deadline: float, params: JsonObject, host: Host, on_stray: OnStray | None) -> JsonObject:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             cell = await self._take(deadline)
             cell.on_stray = on_stray

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onetool.core.names import MAX_LIST_CHARS, join_names, join_packs, nearest, python_name
 from onetool.errors import ToolError
-from onetool.runner.run_output import RunOutput
+from onetool.runner.run_output import MadeCalls, RunOutput
 from onetool.util.text import did_you_mean, quote
 from onetool_child.json_types import JsonMapping
 
@@ -92,7 +92,7 @@ def render_failure(
     return "\n".join([*lines, hint] if hint else lines)
 
 
-def render_error(error: ToolError, calls: list[tuple[str, str]]) -> str:
+def render_error(error: ToolError, calls: MadeCalls) -> str:
     """Return the message for an error that prevented or ended a run."""
     lines = [f"{type(error).__name__}: {error.message}", *_list_calls(calls)]
     return "\n".join([*lines, f"Hint: {error.hint}"] if error.hint else lines)
@@ -123,7 +123,7 @@ def indent_trace(trace: object) -> list[str]:
     return [f"  {line}" for line in truncate(trace, MAX_TRACE_CHARS).splitlines()]
 
 
-def _list_calls(calls: list[tuple[str, str]]) -> list[str]:
+def _list_calls(calls: MadeCalls) -> list[str]:
     if not calls:
         return []
     listed = ", ".join(f"{truncate(name, MAX_NAME_CHARS)} ({outcome})" for name, outcome in calls[-MAX_CALLS_SHOWN:])
@@ -133,7 +133,7 @@ def _list_calls(calls: list[tuple[str, str]]) -> list[str]:
 
 def _find_hint(
     error: JsonMapping,
-    calls: list[tuple[str, str]],
+    calls: MadeCalls,
     registry: "Registry",
     snippets: Collection[str],
     store_names: StoreNames,

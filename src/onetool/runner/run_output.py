@@ -9,6 +9,7 @@ from onetool.runs.questions import Approver
 from onetool.util.bounded_dict import BoundedDict
 from onetool_child.json_types import JsonObject
 
+MadeCalls = list[tuple[str, str]]  # the names of tools with the outcomes of their calls
 MAX_META = 20
 MAX_NOTICES = 10
 MAX_INFORMED = 1000  # sessions that are known to have seen the general notices
@@ -43,7 +44,7 @@ class RunOutput:
     """The calls, printed text, value and notices of a run so far."""
 
     channel: ClientChannel = field(default_factory=ClientChannel)
-    calls: list[tuple[str, str]] = field(default_factory=list)
+    calls: MadeCalls = field(default_factory=list)
     failed_call: FailedToolCall | None = None
     printed: list[str] = field(default_factory=list)
     printed_bytes: int = 0

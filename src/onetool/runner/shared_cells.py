@@ -9,6 +9,7 @@ from collections.abc import Callable
 from onetool.children.shared import CallInterrupted, Users
 from onetool.errors import ToolError
 from onetool.runner.cells import CLOSED_MESSAGE, PROBE_SECONDS, CellLimits, Cells, Host
+from onetool.runner.launch import OnStray
 from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
@@ -18,7 +19,7 @@ UNUSED_SECONDS = 30.0  # until a pool without users is closed
 class SharedCells:
     """The cells of one application, from a pool that it shares. Closing it ends only its own runs."""
 
-    def __init__(self, pool: "_Pool", on_stray: Callable[[str], None]) -> None:
+    def __init__(self, pool: "_Pool", on_stray: OnStray) -> None:
         self._pool = pool
         self._on_stray = on_stray
         self._is_closed = False
@@ -104,7 +105,7 @@ class CellPools:
         self._pools: dict[CellLimits, _Pool] = {}
         self._closing = BackgroundTasks()
 
-    def open(self, limits: CellLimits, on_stray: Callable[[str], None]) -> SharedCells:
+    def open(self, limits: CellLimits, on_stray: OnStray) -> SharedCells:
         """Return the cells for one application. `on_stray` logs what processes write to descriptors 1 and 2."""
         pool = self._pools.get(limits)
         if pool is None:

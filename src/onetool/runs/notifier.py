@@ -3,8 +3,9 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from onetool.children.process import Variables
 from onetool.config.model import ApprovalNotice
 from onetool.errors import NetworkError, ToolError
 from onetool.logging import Log
@@ -35,7 +36,7 @@ class ApprovalNotifier:
         self._settings = ApprovalNotice()
         self._redact = Redactor()
         self._allows_private = False
-        self._environment: Mapping[str, str] = {}
+        self._environment: Variables = {}
         self._waiting: dict[str, str] = {}  # texts by run
         self._tasks = BackgroundTasks()
         self._is_sending = False
@@ -45,7 +46,7 @@ class ApprovalNotifier:
         settings: ApprovalNotice,
         redact: Redactor,
         log: Log,
-        environment: Mapping[str, str],
+        environment: Variables,
         *,
         allow_private_addresses: bool,
     ) -> None:
@@ -100,7 +101,7 @@ class ApprovalNotifier:
             raise NetworkError(f"the webhook returned status {response.status}")
 
 
-async def _start_command(command: list[str], environment: Mapping[str, str]) -> None:
+async def _start_command(command: list[str], environment: Variables) -> None:
     process = await asyncio.create_subprocess_exec(
         *command,
         env=environment,

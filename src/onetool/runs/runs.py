@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
+from onetool.children.process import Variables
 from onetool.config.load import Loaded
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
@@ -123,7 +124,7 @@ class Runs:
         *,
         redact: Redactor,
         log: Log,
-        environment: Mapping[str, str],
+        environment: Variables,
         is_revoked: Callable[[DurableRunRecord], bool],
         record_decision: Callable[..., None],
         keeps_cells: bool = MEASURES_WORK,

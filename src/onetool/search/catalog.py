@@ -13,7 +13,7 @@ from pathlib import Path
 from onetool.search.documents import MAX_TEXT_SCORE, Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
 from onetool.search.index_files import Content, IndexFiles, compute_digest
 from onetool.search.index_reader import Candidate, IndexReader, has_words
-from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, combine, compute_rarity
+from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, Rarities, combine, compute_rarity
 from onetool.search.stems import load_stemmer
 from onetool.search.word_vectors import Vector, load_word_vectors
 from onetool.search.words import OTHER_WORDS, drop_stop_words, plain, split_intents, strip_negation, words
@@ -155,7 +155,7 @@ class _Query:
             expected = MAX_IMPACT * (sum(rarities.values()) + unknown * compute_rarity(size, 0))
         return self._rank_candidates(rarities, load_word_vectors().encode_query(text), limit, expected)
 
-    def _rank_candidates(self, rarities: Mapping[str, float], vector: Vector, limit: int, expected: float) -> Scored:
+    def _rank_candidates(self, rarities: Rarities, vector: Vector, limit: int, expected: float) -> Scored:
         """Return the candidates, the best first. `expected` is the least that the best score of words is divided by."""
         candidates: list[Candidate] = []
         for reader in self._readers:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from onetool.search.documents import Key, Scored
 from onetool.search.index import find_similar_words, name_forms
-from onetool.search.scoring import score_words
+from onetool.search.scoring import Rarities, score_words
 from onetool.search.stems import load_stemmer
 from onetool.search.word_vectors import DIMENSIONS, NearestVectors, Vector, compare
 from onetool.search.words import MIN_TYPO_LENGTH, drop_stop_words, plain, squeeze, words
@@ -105,7 +105,7 @@ class IndexReader:
             return []
         return _find_by_terms(db, {stem: weights[stem] for stem in counts}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES)
 
-    def find(self, rarities: Mapping[str, float], vector: Vector, limit: int) -> list[Candidate]:
+    def find(self, rarities: Rarities, vector: Vector, limit: int) -> list[Candidate]:
         """Return candidates by words and by meaning. `rarities` are those of all readers."""
         near = self._find_by_meaning(vector)
 
@@ -125,7 +125,7 @@ class IndexReader:
         return self._meanings.find(query, MAX_NEAREST)
 
     def _read_candidates(
-        self, db: sqlite3.Connection, numbers: Sequence[int], rarities: Mapping[str, float], vector: Vector
+        self, db: sqlite3.Connection, numbers: Sequence[int], rarities: Rarities, vector: Vector
     ) -> list[Candidate]:
         keys = self._get_keys(db, numbers)
         marks = ", ".join("?" * len(keys))
@@ -155,9 +155,7 @@ def has_words(name: str, groups: Iterable[set[str]]) -> bool:
     return all(not stems.isdisjoint(group) for group in groups)
 
 
-def _find_by_terms(
-    db: sqlite3.Connection, rarities: Mapping[str, float], limit: int, max_entries: int = MAX_ENTRIES
-) -> list[int]:
+def _find_by_terms(db: sqlite3.Connection, rarities: Rarities, limit: int, max_entries: int = MAX_ENTRIES) -> list[int]:
     """Return the rows with any of these terms, the best first.
 
     The rarest terms are read first and completely, unless there are too many entries; of frequent terms, only the

@@ -12,6 +12,7 @@ from math import log
 
 from onetool.search.stems import load_stemmer
 
+Rarities = Mapping[str, float]  # by term
 FIELDS = ((3.0, 5), (1.0, 25), (0.5, 80), (0.5, 80))  # weight and usual length, in the order of the index
 LENGTH_EFFECT = 0.6  # `b` of BM25
 SATURATION = 1.2  # `k1` of BM25
@@ -38,7 +39,7 @@ def compute_rarity(size: int, count: int) -> float:
     return log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
 
 
-def score_words(rarities: Mapping[str, float], impacts: Mapping[str, int]) -> tuple[float, bool]:
+def score_words(rarities: Rarities, impacts: Mapping[str, int]) -> tuple[float, bool]:
     """Return the score of a document, and whether it has all terms."""
     terms = [term for term in rarities if term in impacts]
     score = sum([rarities[term] * impacts[term] for term in terms])

@@ -20,6 +20,7 @@ from onetool.snippets.values import PLACEHOLDER, DeclaredText, insert, parse_exa
 from onetool.util.text import did_you_mean
 from onetool_child.json_types import JsonMapping, JsonObject
 
+Snippets = Mapping[str, Snippet]
 MAX_CHAIN = 10
 EXAMPLE_VALUE = "Python"
 EXAMPLES = {"integer": "1", "number": "1.5", "boolean": "true", "array": "[]", "object": "{}"}  # by type
@@ -38,13 +39,13 @@ def is_snippet(command: str) -> bool:
     return command.lstrip().startswith("$")
 
 
-def expand(command: str, snippets: Mapping[str, Snippet]) -> str:
+def expand(command: str, snippets: Snippets) -> str:
     """Return the code for `$name key=value …`, or for `$name` followed by lines of `key: value`."""
     name, values = _parse(command)
     return _expand(name, values, snippets, ())
 
 
-def expand_call(name: str, values: JsonMapping, snippets: Mapping[str, Snippet]) -> str:
+def expand_call(name: str, values: JsonMapping, snippets: Snippets) -> str:
     """Return the code of a snippet that code calls, with values of any type."""
     return _expand(name.removeprefix("$"), values, snippets, ())
 
@@ -68,7 +69,7 @@ def make_example(snippet: Snippet) -> dict[str, str]:
     return {key: EXAMPLES.get(param.type or "", EXAMPLE_VALUE) for key, param in params if param.required}
 
 
-def describe(name: str, snippet: Snippet, snippets: Mapping[str, Snippet] | None = None) -> str:
+def describe(name: str, snippet: Snippet, snippets: Snippets | None = None) -> str:
     """Return the definition as YAML, an example call and its expansion; the body may call `snippets`."""
     head = render({"name": name, "description": snippet.description}, "yml_h")
     body = render({"body": snippet.body}, "yml_h").removesuffix("\n")
@@ -81,7 +82,7 @@ def describe(name: str, snippet: Snippet, snippets: Mapping[str, Snippet] | None
     return f"{head}\n{_describe_params(snippet)}\n{body}\n\n# Example with defaults:\n# {call}\n# Expands to:\n{code}"
 
 
-def _expand(name: str, values: JsonMapping, snippets: Mapping[str, Snippet], outer: tuple[str, ...]) -> str:
+def _expand(name: str, values: JsonMapping, snippets: Snippets, outer: tuple[str, ...]) -> str:
     chain = (*outer, name)
     if name in outer or len(chain) > MAX_CHAIN:
         reason = "are circular" if name in outer else f"are nested more than {MAX_CHAIN} levels deep"

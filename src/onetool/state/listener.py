@@ -7,7 +7,7 @@ lost with a connection. The same thread renews the lease of this process.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from onetool.state.changes import Changes
 from onetool.state.documents import VALUES, StoreUnavailable
 from onetool.state.keys import load_key
 from onetool.state.migrations import compare_version
+from onetool.state.sqlite_database import Callback
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -35,6 +36,7 @@ SELECT version, compatible, extract(epoch FROM clock_timestamp()),
 FROM onetool.schema_versions ORDER BY version DESC LIMIT 1
 """
 JOB = "job "  # begins a notification about the job whose ID follows
+Generations = Mapping[str, int]  # by kind
 RUNS = "runs"  # a kind without a generation; its notification ends with the ID of the replica
 
 
@@ -48,7 +50,7 @@ class Listener:
         self._database = database
         self._leases = leases
         self.changes = changes
-        self._loaders: dict[str, list[Callable[[], object]]] = {}
+        self._loaders: dict[str, list[Callback]] = {}
         self._generations: dict[str, int] = {}
         self._own: set[tuple[str, int]] = set()  # generations that this process has made, or is making
         self._failed: deque[str] = deque()  # kinds whose values could not be loaded after a change by this process
@@ -79,19 +81,19 @@ class Listener:
         """Return a number that changes when this kind of state may have changed. Returns at once."""
         return self.changes.number(kind) if self.is_listening else time.monotonic_ns()
 
-    def subscribe(self, kind: str, load: Callable[[], object]) -> None:
+    def subscribe(self, kind: str, load: Callback) -> None:
         """Load a value before each change is reported, and after each lost connection, in the thread that reports."""
         self._loaders.setdefault(kind, []).append(load)
 
-    def expect(self, announced: Mapping[str, int]) -> None:
+    def expect(self, announced: Generations) -> None:
         """Do not report these generations, which this process is about to commit."""
         self._own.update(announced.items())
 
-    def withdraw(self, announced: Mapping[str, int]) -> None:
+    def withdraw(self, announced: Generations) -> None:
         """Report these generations after all: their transaction was rolled back, so others may have made them."""
         self._own.difference_update(announced.items())
 
-    def report_own(self, announced: Mapping[str, int]) -> None:
+    def report_own(self, announced: Generations) -> None:
         """Report what this process has committed. Values that cannot be loaded now are loaded by the next poll."""
         for kind in announced if self.is_listening else ():
             try:
@@ -174,7 +176,7 @@ class Listener:
         self._apply(generations or {})
         self._first.set()
 
-    def _apply(self, generations: Mapping[str, int]) -> None:
+    def _apply(self, generations: Generations) -> None:
         changed = {RUNS}  # every poll may find runs whose replica has ended
         if self._generations:
             changed.update(kind for kind, number in generations.items() if self._is_changed(kind, number))

@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +16,7 @@ from onetool.state.changes import Changes
 from onetool.state.documents import StoreUnavailable
 from onetool.state.migrations import OUTDATED, check_version, migrate
 from onetool.state.schema import SCHEMA
-from onetool.state.sqlite_database import StateDatabase
+from onetool.state.sqlite_database import Callback, Row, StateDatabase
 from onetool.util.problem import STORAGE
 from onetool.util.store_url import describe_url, find_passwords
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -143,7 +143,7 @@ class Database(StateDatabase):
     def number(self, kind: str) -> int:
         return self.listener.number(kind)
 
-    def subscribe(self, kind: str, load: Callable[[], object]) -> None:
+    def subscribe(self, kind: str, load: Callback) -> None:
         self.listener.subscribe(kind, load)
 
     def start(self) -> None:
@@ -213,7 +213,7 @@ class Database(StateDatabase):
 
         return missing_error(kind, name, self.place)
 
-    def select(self, query: str, /, *parameters: Any) -> list[tuple[Any, ...]]:
+    def select(self, query: str, /, *parameters: Any) -> list[Row]:
         with self.storage_errors(), self._connection() as connection, self.watch(connection):
             return connection.execute(translate(query), parameters).fetchall()
 

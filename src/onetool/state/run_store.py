@@ -24,7 +24,7 @@ from onetool.state.run_records import (
     Grant,
     RunState,
 )
-from onetool.state.sqlite_database import SealedDatabase, StateDatabase, Transaction
+from onetool.state.sqlite_database import Row, SealedDatabase, StateDatabase, Transaction
 from onetool.util.clock_watch import Clock, ClockWatch
 from onetool.util.text import pluralize, quote
 
@@ -335,23 +335,23 @@ class RunTables:
         """Begin a transaction. Decisions of people, which are durable, are announced to all replicas."""
         return self._database.transaction(kind=KIND, is_durable=is_durable, is_announced=is_durable)
 
-    def _run_columns(self, run: DurableRunRecord) -> tuple[Any, ...]:
+    def _run_columns(self, run: DurableRunRecord) -> Row:
         return run.agent, run.state, run.owner, run.expires, self._seal(run, f"run {run.id}")
 
-    def _call_columns(self, run_id: str, call: DurableCall) -> tuple[Any, ...]:
+    def _call_columns(self, run_id: str, call: DurableCall) -> Row:
         return run_id, call.number, call.state, self._seal(call, f"call {call.number} of run {run_id}")
 
-    def _grant_columns(self, grant: Grant) -> tuple[Any, ...]:
+    def _grant_columns(self, grant: Grant) -> Row:
         return grant.id, grant.agent, grant.run, grant.left, grant.expires, self._seal(grant, f"grant {grant.id}")
 
-    def _read_run(self, row: tuple[Any, ...]) -> DurableRunRecord:
+    def _read_run(self, row: Row) -> DurableRunRecord:
         run_id, *columns, sealed = row
         record = self._open(sealed, f"run {run_id}")
         run = DurableRunRecord(**{**record, "state": RunState(record["state"])})
         self._compare(columns, [run.agent, run.state, run.owner, run.expires], f"run {run_id}")
         return run
 
-    def _read_call(self, row: tuple[Any, ...]) -> DurableCall:
+    def _read_call(self, row: Row) -> DurableCall:
         run_id, number, state, sealed = row
         about = f"call {number} of run {run_id}"
         record = self._open(sealed, about)
@@ -359,7 +359,7 @@ class RunTables:
         self._compare(state, call.state, about)
         return call
 
-    def _read_grant(self, row: tuple[Any, ...]) -> Grant:
+    def _read_grant(self, row: Row) -> Grant:
         """Return the grant with the calls that are left."""
         grant_id, *columns, sealed, uses = row
         record = self._open(sealed, f"grant {grant_id}")

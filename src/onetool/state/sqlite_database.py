@@ -29,6 +29,10 @@ KEY_CHECK = b"the key check"
 KEY_SCHEMA = "CREATE TABLE key_check (sealed BLOB)"
 
 
+Row = tuple[Any, ...]
+Callback = Callable[[], object]
+
+
 class Rows(Protocol):
     """The result of a statement."""
 
@@ -64,7 +68,7 @@ class StateDatabase:
         """Return a number that changes when this kind of state may have changed."""
         raise NotImplementedError
 
-    def subscribe(self, kind: str, load: Callable[[], object], /) -> None:
+    def subscribe(self, kind: str, load: Callback, /) -> None:
         """Call the function in the thread that listens, if there is one, before it reports a change."""
 
     @property
@@ -90,7 +94,7 @@ class StateDatabase:
         """Return the time, which all who use the database agree on. Never blocks."""
         return time.time()
 
-    def select(self, query: str, /, *values: Any) -> list[tuple[Any, ...]]:
+    def select(self, query: str, /, *values: Any) -> list[Row]:
         """Return rows as last committed; none if nothing is stored."""
         raise NotImplementedError
 
@@ -173,7 +177,7 @@ class SqliteDatabase(StateDatabase):
                 if is_durable:
                     database.execute("PRAGMA synchronous = NORMAL")
 
-    def select(self, query: str, /, *values: Any) -> list[tuple[Any, ...]]:
+    def select(self, query: str, /, *values: Any) -> list[Row]:
         with self._reading, self.storage_errors():
             database = self._reader
             if database is None or self._identify() != self._read_identity:
