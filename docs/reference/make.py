@@ -14,8 +14,8 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
+from functools import cache, partial
+from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -203,9 +203,23 @@ def _iterate_sections(model: Any, path: str = "") -> Iterator[tuple[str, list[Ke
 
 
 def _read_key(model: Any, name: str, field: Any) -> Key:
-    if not field.description:
+    description = _read_descriptions(model).get(name)
+    if not description:
         raise SystemExit(f"{model.__name__}.{name} in src/onetool/config/model.py has no description")
-    return Key(field.alias or name, field.annotation, _format_default(field), field.description)
+    return Key(field.alias or name, field.annotation, _format_default(field), description)
+
+
+@cache
+def _read_descriptions(model: Any) -> dict[str, str]:
+    """Return the docstrings of the fields of a model, which are below the fields in its source."""
+    definition = ast.parse(inspect.getsource(model)).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    descriptions = {}
+    for field, below in pairwise(definition.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                descriptions[name] = " ".join(text.split())
+    return descriptions
 
 
 def _find_section(kind: Any) -> tuple[Any, str]:

@@ -1,7 +1,8 @@
 """The schema of onetool.yaml as frozen models: every key, its type and its default.
 
 `onetool.config.load` reads the values and reports errors with file and line. Keys are spelled as in the file; the
-attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at first use.
+attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at first use. The docstring below a key
+describes it in the reference.
 """
 
 import re
@@ -192,12 +193,12 @@ class Param(Section):
     """A parameter of a snippet, required if it has no default."""
 
     nullable_keys = frozenset({"default"})
-    type: Literal["string", "integer", "number", "boolean", "array", "object"] | None = Field(
-        default=None,
-        description="JSON type of its values. Without one, a value becomes data if the default is not a string",
-    )
-    description: str = Field(default="", description="Description of the parameter")
-    default: Any = Field(default=None, description="Default value; a parameter without a default is required")
+    type: Literal["string", "integer", "number", "boolean", "array", "object"] | None = None
+    """JSON type of its values. Without one, a value becomes data if the default is not a string"""
+    description: str = ""
+    """Description of the parameter"""
+    default: Any = None
+    """Default value; a parameter without a default is required"""
 
     @property
     def required(self) -> bool:
@@ -218,55 +219,51 @@ class Param(Section):
 
 
 class Snippet(Section):
-    description: str = Field(default="", description="Description of the snippet")
-    params: Mapping[str, Param] = Field(default={}, description="Parameters by name")
-    body: str = Field(description="Python code with `{{ name }}` placeholders; values are inserted as data, not code")
+    description: str = ""
+    """Description of the snippet"""
+    params: Mapping[str, Param] = {}
+    """Parameters by name"""
+    body: str
+    """Python code with `{{ name }}` placeholders; values are inserted as data, not code"""
 
 
 Expose: TypeAlias = Literal["auto", "code", "direct", "both"]
 
 
 class ToolFilter(Section):
-    include: Names = Field(default=(), description="Names or patterns of tools to include; all tools if empty")
-    exclude: Names = Field(default=(), description="Names or patterns of tools to exclude")
+    include: Names = ()
+    """Names or patterns of tools to include; all tools if empty"""
+    exclude: Names = ()
+    """Names or patterns of tools to exclude"""
 
 
 class OAuth(Section):
     """A way to sign in to an upstream server or an API. `auth: oauth` stands for the defaults."""
 
-    type: Literal["oauth"] = Field(default="oauth", description="Kind of authentication")
-    client_id: Text | None = Field(
-        default=None, description="Client that you registered; without it, OneTool registers itself where it can"
-    )
-    client_secret: Text | None = Field(
-        default=None,
-        repr=False,
-        description="Secret of the client, as a reference such as `${secret:GH_CLIENT_SECRET}`",
-    )
-    private_key: Text | None = Field(
-        default=None,
-        repr=False,
-        description="Private key of the client in PEM format, as a reference, to sign assertions instead of using a "
-        "secret",
-    )
-    key_id: Text | None = Field(default=None, description="Identifier of the private key (`kid`)")
-    grant: Literal["authorization_code", "client_credentials"] = Field(
-        default="authorization_code",
-        description="`authorization_code`: a person signs in with `onetool login`; `client_credentials`: OneTool signs "
-        "in as the client itself",
-    )
-    issuer: Url | None = Field(
-        default=None,
-        description="Issuer of the authorization server; by default, the one that the server names. Required with "
-        "`client_secret` or `private_key`, which are sent to no other",
-    )
-    scopes: Names = Field(default=(), description="Scopes to request; by default, those that the server asks for")
-    callback_port: Count | None = Field(
-        default=None, description="Port of the loopback callback, for clients that are registered with a fixed port"
-    )
-    shared: bool = Field(
-        default=False, description="Whether all agents use the same sign-in; by default, each agent has its own"
-    )
+    type: Literal["oauth"] = "oauth"
+    """Kind of authentication"""
+    client_id: Text | None = None
+    """Client that you registered; without it, OneTool registers itself where it can"""
+    client_secret: Text | None = Field(default=None, repr=False)
+    """Secret of the client, as a reference such as `${secret:GH_CLIENT_SECRET}`"""
+    private_key: Text | None = Field(default=None, repr=False)
+    """Private key of the client in PEM format, as a reference, to sign assertions instead of using a secret"""
+    key_id: Text | None = None
+    """Identifier of the private key (`kid`)"""
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    """`authorization_code`: a person signs in with `onetool login`; `client_credentials`: OneTool signs in as the
+    client itself
+    """
+    issuer: Url | None = None
+    """Issuer of the authorization server; by default, the one that the server names. Required with `client_secret`
+    or `private_key`, which are sent to no other
+    """
+    scopes: Names = ()
+    """Scopes to request; by default, those that the server asks for"""
+    callback_port: Count | None = None
+    """Port of the loopback callback, for clients that are registered with a fixed port"""
+    shared: bool = False
+    """Whether all agents use the same sign-in; by default, each agent has its own"""
 
     @model_validator(mode="after")
     def _check_client(self) -> Self:
@@ -286,62 +283,57 @@ OAuthSettings = Annotated[OAuth, BeforeValidator(lambda value: {} if value == "o
 
 
 class Server(Section):
-    command: Name | None = Field(default=None, description="Command that starts the server, for servers on stdio")
-    args: tuple[Text, ...] = Field(default=(), description="Arguments of the command")
-    env: Mapping[str, Text] = Field(
-        default={}, repr=False, description="Environment variables, in addition to `PATH`, `HOME` and a few others"
-    )
-    cwd: Name | None = Field(
-        default=None,
-        description="Directory in which the server starts; `project` is the directory that contains the project's "
-        "`.onetool`, or else the working directory. By default, a private directory for servers of `~/.onetool`, and "
-        "`project` for those of a project",
-    )
-    url: Url | None = Field(default=None, description="URL of the server, for servers over HTTP")
-    headers: Mapping[str, Text] = Field(default={}, repr=False, description="Headers of every request to the server")
-    auth: OAuthSettings | None = Field(
-        default=None,
-        description="How OneTool signs in to the server: `oauth`, or a mapping with the options below. Without it, "
-        "OneTool connects without a sign-in unless you ran `onetool login NAME`",
-    )
-    accounts: Names = Field(
-        default=(),
-        description="Names of the accounts to sign in with, such as `[work, home]`; the first is the default",
-    )
-    transport: Literal["http", "sse"] = Field(
-        default="http", description="HTTP transport: streamable HTTP, or the older SSE"
-    )
-    enabled: bool = Field(default=True, description="Whether the server is used")
-    timeout: Seconds = Field(
-        default=30,
-        description="Timeout of a start or a call, in seconds. A start by npx, uvx or another program that downloads "
-        "packages has at least 120 s",
-    )
-    idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which the server is stopped")
-    tools: ToolFilter = Field(default_factory=ToolFilter, description="Tools of the server to include or exclude")
-    expose: Expose | None = Field(
-        default=None,
-        description="How MCP clients see the tools of the server: `code`, `direct`, `both` or `auto`; by default, as "
-        "the setting `expose` says",
-    )
-    pin: Literal["warn", "strict", "off"] = Field(
-        default="warn",
-        description="Handling of new and changed tool definitions: print a notice, reject calls until "
-        "`onetool servers accept`, or ignore",
-    )
-    sanitize: bool = Field(
-        default=False, description="Whether results of the server are marked as untrusted and prompt injections removed"
-    )
-    stateful: bool = Field(
-        default=False,
-        description="Whether the server keeps state that belongs to one client, such as an open browser page: clients "
-        "then do not share it, unless `shared` is true",
-    )
-    shared: bool | None = Field(
-        default=None,
-        description="Whether projects with the same settings, environment and directory of the server share one "
-        "connection to it; by default, if it is not `stateful`",
-    )
+    command: Name | None = None
+    """Command that starts the server, for servers on stdio"""
+    args: tuple[Text, ...] = ()
+    """Arguments of the command"""
+    env: Mapping[str, Text] = Field(default={}, repr=False)
+    """Environment variables, in addition to `PATH`, `HOME` and a few others"""
+    cwd: Name | None = None
+    """Directory in which the server starts; `project` is the directory that contains the project's `.onetool`, or
+    else the working directory. By default, a private directory for servers of `~/.onetool`, and `project` for those
+    of a project
+    """
+    url: Url | None = None
+    """URL of the server, for servers over HTTP"""
+    headers: Mapping[str, Text] = Field(default={}, repr=False)
+    """Headers of every request to the server"""
+    auth: OAuthSettings | None = None
+    """How OneTool signs in to the server: `oauth`, or a mapping with the options below. Without it, OneTool
+    connects without a sign-in unless you ran `onetool login NAME`
+    """
+    accounts: Names = ()
+    """Names of the accounts to sign in with, such as `[work, home]`; the first is the default"""
+    transport: Literal["http", "sse"] = "http"
+    """HTTP transport: streamable HTTP, or the older SSE"""
+    enabled: bool = True
+    """Whether the server is used"""
+    timeout: Seconds = 30
+    """Timeout of a start or a call, in seconds. A start by npx, uvx or another program that downloads packages has
+    at least 120 s
+    """
+    idle_timeout: Seconds = 600
+    """Seconds without a call after which the server is stopped"""
+    tools: ToolFilter = Field(default_factory=ToolFilter)
+    """Tools of the server to include or exclude"""
+    expose: Expose | None = None
+    """How MCP clients see the tools of the server: `code`, `direct`, `both` or `auto`; by default, as the setting
+    `expose` says
+    """
+    pin: Literal["warn", "strict", "off"] = "warn"
+    """Handling of new and changed tool definitions: print a notice, reject calls until `onetool servers accept`, or
+    ignore
+    """
+    sanitize: bool = False
+    """Whether results of the server are marked as untrusted and prompt injections removed"""
+    stateful: bool = False
+    """Whether the server keeps state that belongs to one client, such as an open browser page: clients then do not
+    share it, unless `shared` is true
+    """
+    shared: bool | None = None
+    """Whether projects with the same settings, environment and directory of the server share one connection to it;
+    by default, if it is not `stateful`
+    """
 
     @property
     def is_shared(self) -> bool:
@@ -359,56 +351,53 @@ class Server(Section):
 
 
 class Prompts(Section):
-    instructions: str = Field(default="", description="Instructions for the model, sent to every MCP client")
-    packs: Mapping[str, str] = Field(default={}, description="Instructions for the model by pack, shown by `ot.help`")
+    instructions: str = ""
+    """Instructions for the model, sent to every MCP client"""
+    packs: Mapping[str, str] = {}
+    """Instructions for the model by pack, shown by `ot.help`"""
 
 
 class Sandbox(Section):
-    enabled: bool = Field(
-        default=True,
-        description="Whether file access is restricted; if disabled, only files of OneTool itself are protected",
-    )
-    allowed_paths: Names = Field(default=(), description="Allowed directories; the working directory if empty")
-    denied_patterns: Names = Field(default=(), description="Patterns of file names that are denied in every directory")
+    enabled: bool = True
+    """Whether file access is restricted; if disabled, only files of OneTool itself are protected"""
+    allowed_paths: Names = ()
+    """Allowed directories; the working directory if empty"""
+    denied_patterns: Names = ()
+    """Patterns of file names that are denied in every directory"""
 
 
 class PackSettings(Section):
     """The settings under `tools.<pack>`. Keys other than the declared ones are options of the pack itself."""
 
     model_config = ConfigDict(extra="allow")
-    timeout: Seconds | None = Field(default=None, description="Timeout of a call, in seconds")
-    permissions: Permissions | None = Field(
-        default=None, description="Permissions that its tools require, instead of those that they declare"
-    )
-    secrets: Names = Field(default=(), description="Names of secrets that its worker receives as environment variables")
-    sandbox: Sandbox | None = Field(
-        default=None, description="File access of its worker (Linux only); unrestricted by default"
-    )
-    cost_per_call: Cost = Field(default=0, description="Cost of a call, counted against budgets")
-    effects: Mapping[str, Effects] = Field(
-        default={},
-        description="Effects by tool or pattern, instead of those that they declare: any of `read`, `write`, `exec`, "
-        "`external`",
-    )
-    idempotent: Names = Field(default=(), description="Tools or patterns whose calls may be repeated without harm")
-    labels: Mapping[str, Labels] = Field(
-        default={},
-        description="Labels for the policy `guarded`, by tool or pattern: `private` if results are confidential, "
-        "`untrusted` if they come from outside",
-    )
-    shared: bool = Field(
-        default=True,
-        description="Whether projects with the same file, settings, environment and directory share one worker",
-    )
-    queue: QueueName = Field(
-        default="",
-        description="Queue whose workers (`onetool worker`) make its calls, instead of a worker of this machine; needs "
-        "`store`; only in your own settings",
-    )
-    auth: OAuthSettings | None = Field(
-        default=None, description="How OneTool signs in to the API of stored tools that use OAuth, as for servers"
-    )
-    accounts: Names = Field(default=(), description="Names of the accounts to sign in with; the first is the default")
+    timeout: Seconds | None = None
+    """Timeout of a call, in seconds"""
+    permissions: Permissions | None = None
+    """Permissions that its tools require, instead of those that they declare"""
+    secrets: Names = ()
+    """Names of secrets that its worker receives as environment variables"""
+    sandbox: Sandbox | None = None
+    """File access of its worker (Linux only); unrestricted by default"""
+    cost_per_call: Cost = 0
+    """Cost of a call, counted against budgets"""
+    effects: Mapping[str, Effects] = {}
+    """Effects by tool or pattern, instead of those that they declare: any of `read`, `write`, `exec`, `external`"""
+    idempotent: Names = ()
+    """Tools or patterns whose calls may be repeated without harm"""
+    labels: Mapping[str, Labels] = {}
+    """Labels for the policy `guarded`, by tool or pattern: `private` if results are confidential, `untrusted` if
+    they come from outside
+    """
+    shared: bool = True
+    """Whether projects with the same file, settings, environment and directory share one worker"""
+    queue: QueueName = ""
+    """Queue whose workers (`onetool worker`) make its calls, instead of a worker of this machine; needs `store`;
+    only in your own settings
+    """
+    auth: OAuthSettings | None = None
+    """How OneTool signs in to the API of stored tools that use OAuth, as for servers"""
+    accounts: Names = ()
+    """Names of the accounts to sign in with; the first is the default"""
 
     @property
     def options(self) -> JsonMapping:
@@ -416,126 +405,127 @@ class PackSettings(Section):
 
 
 class Execution(Section):
-    timeout: Seconds = Field(default=120, description="Timeout of a run, in seconds")
-    memory_mb: Count = Field(default=512, description="Memory limit of a run, in MiB")
-    max_tool_calls: Count = Field(default=1000, description="Maximum number of tool calls in one run")
-    max_command_bytes: Count = Field(default=1_000_000, description="Maximum size of the code, in bytes")
-    max_output_bytes: Count = Field(
-        default=104_857_600,
-        description="Maximum size of the output of a run, of its scratch directory and of its result, in bytes each",
-    )
-    isolation: Literal["auto", "require", "wasm", "off"] = Field(
-        default="auto",
-        description="`auto`: use the isolation of the kernel, or else WebAssembly if the extra `wasm` is installed; "
-        "`require`: reject runs without one of them; `wasm`: use WebAssembly; `off`: run in a plain process; only in "
-        "your own settings, not in a project's",
-    )
-    cells: Count = Field(default=2, description="Number of processes kept ready for runs")
+    timeout: Seconds = 120
+    """Timeout of a run, in seconds"""
+    memory_mb: Count = 512
+    """Memory limit of a run, in MiB"""
+    max_tool_calls: Count = 1000
+    """Maximum number of tool calls in one run"""
+    max_command_bytes: Count = 1_000_000
+    """Maximum size of the code, in bytes"""
+    max_output_bytes: Count = 104_857_600
+    """Maximum size of the output of a run, of its scratch directory and of its result, in bytes each"""
+    isolation: Literal["auto", "require", "wasm", "off"] = "auto"
+    """`auto`: use the isolation of the kernel, or else WebAssembly if the extra `wasm` is installed; `require`:
+    reject runs without one of them; `wasm`: use WebAssembly; `off`: run in a plain process; only in your own
+    settings, not in a project's
+    """
+    cells: Count = 2
+    """Number of processes kept ready for runs"""
 
 
 class Workers(Section):
-    idle_timeout: Seconds = Field(default=600, description="Seconds without a call after which a worker is stopped")
-    start_timeout: Seconds = Field(default=120, description="Timeout of the start of a worker, in seconds")
-    call_timeout: Seconds = Field(default=60, description="Timeout of a call of an extension tool, in seconds")
-    job_ttl: Seconds = Field(
-        default=86_400,
-        description="Seconds for which jobs of queues are kept after they ended, and for which a background call may "
-        "wait for a worker",
-    )
+    idle_timeout: Seconds = 600
+    """Seconds without a call after which a worker is stopped"""
+    start_timeout: Seconds = 120
+    """Timeout of the start of a worker, in seconds"""
+    call_timeout: Seconds = 60
+    """Timeout of a call of an extension tool, in seconds"""
+    job_ttl: Seconds = 86_400
+    """Seconds for which jobs of queues are kept after they ended, and for which a background call may wait for a
+    worker
+    """
 
 
 class Output(Section):
-    max_inline_size: CountOrZero = Field(
-        default=50_000, description="Maximum size of a result that is shown in full, in bytes; 0 for no limit"
-    )
-    preview_lines: CountOrZero = Field(default=10, description="Lines of a large result in its summary")
-    result_ttl: Seconds = Field(default=3600, description="Seconds for which a large result is stored")
-    max_stored_bytes: Count = Field(
-        default=1_073_741_824,
-        description="Maximum disk space of all stored results, in bytes; the oldest are removed first. Media have a "
-        "separate limit of the same size",
-    )
-    max_stored_bytes_per_agent: Count = Field(default=268_435_456, description="The same limit for each agent")
-    sanitize: bool = Field(
-        default=False, description="Whether every result is marked as untrusted and prompt injections are removed"
-    )
+    max_inline_size: CountOrZero = 50_000
+    """Maximum size of a result that is shown in full, in bytes; 0 for no limit"""
+    preview_lines: CountOrZero = 10
+    """Lines of a large result in its summary"""
+    result_ttl: Seconds = 3600
+    """Seconds for which a large result is stored"""
+    max_stored_bytes: Count = 1_073_741_824
+    """Maximum disk space of all stored results, in bytes; the oldest are removed first. Media have a separate limit
+    of the same size
+    """
+    max_stored_bytes_per_agent: Count = 268_435_456
+    """The same limit for each agent"""
+    sanitize: bool = False
+    """Whether every result is marked as untrusted and prompt injections are removed"""
 
 
 class Stats(Section):
-    enabled: bool = Field(default=True, description="Whether statistics are collected")
-    keep_days: Count = Field(default=365, description="Days to keep recorded calls (at most 2,000,000 calls)")
-    round_trip_ms: CountOrZero = Field(
-        default=4000, description="Assumed duration of one model turn, in milliseconds, to estimate the time saved"
-    )
+    enabled: bool = True
+    """Whether statistics are collected"""
+    keep_days: Count = 365
+    """Days to keep recorded calls (at most 2,000,000 calls)"""
+    round_trip_ms: CountOrZero = 4000
+    """Assumed duration of one model turn, in milliseconds, to estimate the time saved"""
 
 
 class RunHistory(Section):
     """Values of runs: arguments, results and printed output, redacted, each up to 64 kB."""
 
-    values: bool = Field(default=True, description="Whether values of runs and calls are kept for the screen Runs")
-    value_days: Count = Field(default=7, description="Days to keep values of runs and calls")
-    max_value_bytes: Count = Field(
-        default=268_435_456, description="Maximum total size of kept values in bytes; the oldest are deleted first"
-    )
+    values: bool = True
+    """Whether values of runs and calls are kept for the screen Runs"""
+    value_days: Count = 7
+    """Days to keep values of runs and calls"""
+    max_value_bytes: Count = 268_435_456
+    """Maximum total size of kept values in bytes; the oldest are deleted first"""
 
 
 class Topic(Section):
-    pattern: Name = Field(description="Pattern of topics, such as `notes` or `build:*`")
-    file: Name = Field(description="File to append messages to, relative to the data directory")
+    pattern: Name
+    """Pattern of topics, such as `notes` or `build:*`"""
+    file: Name
+    """File to append messages to, relative to the data directory"""
 
 
 class Notify(Section):
-    topics: tuple[Topic, ...] = Field(default=(), description="Files for the messages of `ot.notify`, by topic")
-    per_minute: Count = Field(default=60, description="Maximum number of messages per agent and minute")
-    max_file_bytes: Count = Field(
-        default=10_485_760, description="Maximum size of a file, in bytes; further messages are rejected"
-    )
+    topics: tuple[Topic, ...] = ()
+    """Files for the messages of `ot.notify`, by topic"""
+    per_minute: Count = 60
+    """Maximum number of messages per agent and minute"""
+    max_file_bytes: Count = 10_485_760
+    """Maximum size of a file, in bytes; further messages are rejected"""
 
 
 class Http(CamelSection):
-    allowed_hosts: tuple[Host, ...] = Field(
-        default=(),
-        description="Hosts that tools may call, such as `api.example.com`, `*.example.com` or `localhost:8080`",
-    )
-    allow_private_addresses: bool = Field(
-        default=False, description="Whether allowed hosts may have private or loopback addresses"
-    )
-    timeout_ms: Count = Field(default=10_000, description="Timeout of a request of an HTTP tool, in milliseconds")
-    max_response_bytes: Count = Field(default=10_485_760, description="Maximum size of a response, in bytes")
-    retries: CountOrZero = Field(
-        default=2, description="Number of retries of a failed request of an HTTP tool, if the request is idempotent"
-    )
+    allowed_hosts: tuple[Host, ...] = ()
+    """Hosts that tools may call, such as `api.example.com`, `*.example.com` or `localhost:8080`"""
+    allow_private_addresses: bool = False
+    """Whether allowed hosts may have private or loopback addresses"""
+    timeout_ms: Count = 10_000
+    """Timeout of a request of an HTTP tool, in milliseconds"""
+    max_response_bytes: Count = 10_485_760
+    """Maximum size of a response, in bytes"""
+    retries: CountOrZero = 2
+    """Number of retries of a failed request of an HTTP tool, if the request is idempotent"""
 
 
 class Llm(Section):
     """The language model that tools use: an endpoint, or the model of the MCP client. Only the user can set it."""
 
-    base_url: Url | None = Field(
-        default=None,
-        description="URL of an API that is compatible with OpenAI's chat completions, such as "
-        "`https://api.openai.com/v1` or `http://localhost:11434/v1`",
-    )
-    model: Name | None = Field(default=None, description="Name of the model; required with `base_url`")
-    api_key: Text | None = Field(
-        default=None, repr=False, description="API key, as a reference such as `${secret:OPENAI_API_KEY}`"
-    )
-    sampling: bool = Field(
-        default=False,
-        description="Whether to use the model of the MCP client, if the client supports sampling and `base_url` is not "
-        "set",
-    )
-    timeout: Seconds = Field(default=60, description="Timeout of a request, in seconds")
-    max_tokens: Count = Field(default=4096, description="Maximum number of tokens of an answer")
-    max_tokens_per_run: Count = Field(
-        default=100_000, description="Maximum number of tokens of all prompts and answers of one run"
-    )
-    max_tokens_per_day: Count = Field(
-        default=1_000_000, description="Maximum number of tokens of all prompts and answers of one day (UTC)"
-    )
-    options: JsonMapping = Field(
-        default={},
-        description="Fields to add to each request, such as `{temperature: 0}`; null removes a field",
-    )
+    base_url: Url | None = None
+    """URL of an API that is compatible with OpenAI's chat completions, such as `https://api.openai.com/v1` or
+    `http://localhost:11434/v1`
+    """
+    model: Name | None = None
+    """Name of the model; required with `base_url`"""
+    api_key: Text | None = Field(default=None, repr=False)
+    """API key, as a reference such as `${secret:OPENAI_API_KEY}`"""
+    sampling: bool = False
+    """Whether to use the model of the MCP client, if the client supports sampling and `base_url` is not set"""
+    timeout: Seconds = 60
+    """Timeout of a request, in seconds"""
+    max_tokens: Count = 4096
+    """Maximum number of tokens of an answer"""
+    max_tokens_per_run: Count = 100_000
+    """Maximum number of tokens of all prompts and answers of one run"""
+    max_tokens_per_day: Count = 1_000_000
+    """Maximum number of tokens of all prompts and answers of one day (UTC)"""
+    options: JsonMapping = {}
+    """Fields to add to each request, such as `{temperature: 0}`; null removes a field"""
 
     @model_validator(mode="after")
     def _check_model(self) -> Self:
@@ -545,81 +535,85 @@ class Llm(Section):
 
 
 class Bundles(CamelSection):
-    dir: Name = Field(default="bundles", description="Directory of bundles, relative to the data directory")
-    max_tools: Count = Field(default=100_000, description="Maximum number of tools in all bundles")
+    dir: Name = "bundles"
+    """Directory of bundles, relative to the data directory"""
+    max_tools: Count = 100_000
+    """Maximum number of tools in all bundles"""
 
 
 class Audit(Section):
-    file: Name = Field(default="logs/audit.jsonl", description="Path of the audit log, relative to the data directory")
-    max_bytes: Count = Field(
-        default=104_857_600, description="Size in bytes at which the audit log is rotated (renamed to `audit.jsonl.1`)"
-    )
-    keep: CountOrZero = Field(default=10, description="Number of rotated audit logs to keep")
+    file: Name = "logs/audit.jsonl"
+    """Path of the audit log, relative to the data directory"""
+    max_bytes: Count = 104_857_600
+    """Size in bytes at which the audit log is rotated (renamed to `audit.jsonl.1`)"""
+    keep: CountOrZero = 10
+    """Number of rotated audit logs to keep"""
 
 
 class Budgets(Section):
-    time_seconds: Seconds | None = Field(default=None, description="Maximum total duration of all calls, in seconds")
-    calls: CountOrZero | None = Field(default=None, description="Maximum number of calls")
-    tokens: CountOrZero | None = Field(default=None, description="Maximum number of tokens in all results (estimated)")
-    cost: Cost | None = Field(default=None, description="Maximum sum of `cost_per_call`")
-    permissions: Permissions | None = Field(
-        default=None, description="Alternative to `permissions` of the agent; set only one of them"
-    )
+    time_seconds: Seconds | None = None
+    """Maximum total duration of all calls, in seconds"""
+    calls: CountOrZero | None = None
+    """Maximum number of calls"""
+    tokens: CountOrZero | None = None
+    """Maximum number of tokens in all results (estimated)"""
+    cost: Cost | None = None
+    """Maximum sum of `cost_per_call`"""
+    permissions: Permissions | None = None
+    """Alternative to `permissions` of the agent; set only one of them"""
 
 
 class Rule(Section):
     """A rule of a policy. All conditions must hold; the first rule that matches a call decides."""
 
-    tools: Name = Field(default="*", description="Name or pattern of tools, such as `gh.*`")
-    effect: Effects | None = Field(
-        default=None, description="Effects of which the tool has at least one: `read`, `write`, `exec`, `external`"
-    )
-    arguments: JsonMapping = Field(
-        default={},
-        description="Patterns of arguments, such as `{repo: me/*}`; other values than strings must be equal",
-    )
-    account: Name | None = Field(
-        default=None, description="Name or pattern of the account that the call uses, such as `work`"
-    )
-    decision: Literal["allow", "ask", "deny"] = Field(description="Decision about the call")
+    tools: Name = "*"
+    """Name or pattern of tools, such as `gh.*`"""
+    effect: Effects | None = None
+    """Effects of which the tool has at least one: `read`, `write`, `exec`, `external`"""
+    arguments: JsonMapping = {}
+    """Patterns of arguments, such as `{repo: me/*}`; other values than strings must be equal"""
+    account: Name | None = None
+    """Name or pattern of the account that the call uses, such as `work`"""
+    decision: Literal["allow", "ask", "deny"]
+    """Decision about the call"""
 
 
 class AgentApprovals(Section):
-    via: tuple[Literal["client", "app", "ui", "cli"], ...] = Field(
-        default=("client", "app", "ui", "cli"),
-        description="Where people may approve calls of this agent: in the MCP client, in an app that the client shows, "
-        "in the admin UI (and REST), or on the command line. Over HTTP, `client` and `app` count only if your own "
-        "settings list them, not a project's, or if the client has a token of scope `approve` or more",
-    )
+    via: tuple[Literal["client", "app", "ui", "cli"], ...] = ("client", "app", "ui", "cli")
+    """Where people may approve calls of this agent: in the MCP client, in an app that the client shows, in the
+    admin UI (and REST), or on the command line. Over HTTP, `client` and `app` count only if your own settings list
+    them, not a project's, or if the client has a token of scope `approve` or more
+    """
 
 
 class Agent(Section):
     """A named set of permissions and limits. `tools` is None if all tools are allowed."""
 
-    permissions: Permissions = Field(default=frozenset(), description="Any of `read`, `write`, `exec`, `network`")
-    tools: Names | None = Field(
-        default=None, description="Tools that the agent may call, as names, packs or patterns; all tools by default"
-    )
-    hosts: tuple[Host, ...] | None = Field(
-        default=None,
-        description="Hosts that its HTTP tools may reach, among those of `http.allowedHosts` and written in the "
-        "same way; all of those by default. Upstream servers and extensions send requests that this does not limit",
-    )
-    sandbox: Sandbox = Field(default_factory=Sandbox, description="File access of its calls")
-    budgets: Budgets = Field(default_factory=Budgets, description="Usage limits, counted from the start of the server")
-    tool_config: Mapping[str, JsonMapping] = Field(
-        default={},
-        description="Default arguments by tool. The default of a limit is also its maximum: a call may only lower it. "
-        "The tool finds all values in `context.agent_config`",
-    )
-    clients: Names = Field(default=(), description="Names of MCP clients that use this agent over stdio")
-    policy: Literal["open", "ask-writes", "read-only", "guarded"] | tuple[Rule, ...] = Field(
-        default="open",
-        description="Calls that a person must approve: `open` (none), `ask-writes` (calls that write or execute), "
-        "`read-only` (such calls are rejected), `guarded` (calls that send data out after the client has read private "
-        "and untrusted data), or a list of rules",
-    )
-    approvals: AgentApprovals = Field(default_factory=AgentApprovals, description="Who may approve its calls")
+    permissions: Permissions = frozenset()
+    """Any of `read`, `write`, `exec`, `network`"""
+    tools: Names | None = None
+    """Tools that the agent may call, as names, packs or patterns; all tools by default"""
+    hosts: tuple[Host, ...] | None = None
+    """Hosts that its HTTP tools may reach, among those of `http.allowedHosts` and written in the same way; all of
+    those by default. Upstream servers and extensions send requests that this does not limit
+    """
+    sandbox: Sandbox = Field(default_factory=Sandbox)
+    """File access of its calls"""
+    budgets: Budgets = Field(default_factory=Budgets)
+    """Usage limits, counted from the start of the server"""
+    tool_config: Mapping[str, JsonMapping] = {}
+    """Default arguments by tool. The default of a limit is also its maximum: a call may only lower it. The tool
+    finds all values in `context.agent_config`
+    """
+    clients: Names = ()
+    """Names of MCP clients that use this agent over stdio"""
+    policy: Literal["open", "ask-writes", "read-only", "guarded"] | tuple[Rule, ...] = "open"
+    """Calls that a person must approve: `open` (none), `ask-writes` (calls that write or execute), `read-only`
+    (such calls are rejected), `guarded` (calls that send data out after the client has read private and untrusted
+    data), or a list of rules
+    """
+    approvals: AgentApprovals = Field(default_factory=AgentApprovals)
+    """Who may approve its calls"""
 
     @model_validator(mode="before")
     @classmethod
@@ -637,20 +631,20 @@ class Agent(Section):
 
 
 class Token(Section):
-    name: Name = Field(description="Name of the token")
-    hash: Name | None = Field(
-        default=None, repr=False, description="SHA-256 hash of the token, as written by `onetool token create`"
-    )
-    token_env: Name | None = Field(default=None, description="Environment variable with the token, instead of a hash")
-    agent: Name = Field(default="default", description="Agent of clients that use the token")
-    scope: Literal["use", "approve", "admin", "owner"] = Field(
-        default="use",
-        description="What the token may do: `use` tools, `approve` calls, `admin` to manage, `owner` for everything",
-    )
-    created: Timestamp | None = Field(default=None, description="When the token was created")
-    expires: Timestamp | None = Field(
-        default=None, description="Time from which the token is rejected, such as `2027-01-31T12:00:00Z`"
-    )
+    name: Name
+    """Name of the token"""
+    hash: Name | None = Field(default=None, repr=False)
+    """SHA-256 hash of the token, as written by `onetool token create`"""
+    token_env: Name | None = None
+    """Environment variable with the token, instead of a hash"""
+    agent: Name = "default"
+    """Agent of clients that use the token"""
+    scope: Literal["use", "approve", "admin", "owner"] = "use"
+    """What the token may do: `use` tools, `approve` calls, `admin` to manage, `owner` for everything"""
+    created: Timestamp | None = None
+    """When the token was created"""
+    expires: Timestamp | None = None
+    """Time from which the token is rejected, such as `2027-01-31T12:00:00Z`"""
 
     @model_validator(mode="after")
     def _check_hash_or_variable(self) -> Self:
@@ -670,57 +664,48 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 class Issuer(Section):
     """An OpenID provider whose JWTs are accepted. If several entries accept a JWT, the first that maps it counts."""
 
-    issuer: IssuerUrl = Field(
-        description="URL of the OpenID provider, exactly as in the claim `iss`, such as `https://id.example.com`"
-    )
-    audience: NamesOrName = Field(description="Accepted values of the claim `aud`: names of this server at the issuer")
-    algorithms: tuple[Algorithm, ...] = Field(
-        default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1, description="Accepted signature algorithms"
-    )
-    agent_claim: Name = Field(
-        default="sub", description="Claim that selects the agent, such as `email`, `groups` or `realm_access.roles`"
-    )
-    agents: Mapping[str, Name] = Field(
-        default={}, description="Agents by the value of the claim; of several values, the first in this table counts"
-    )
-    default_agent: Name | None = Field(
-        default=None, description="Agent for all other values; without it, they are rejected"
-    )
-    scope: Literal["use", "approve", "admin"] = Field(
-        default="use", description="What the subjects may do, as for tokens; no claim can grant more"
-    )
-    client_id: Name | None = Field(
-        default=None, description="Client of the issuer with which people sign in to the admin UI in a browser"
-    )
-    client_secret: Text | None = Field(
-        default=None, repr=False, description="Secret of the client, as a reference such as `${secret:SSO_SECRET}`"
-    )
-    scopes: NamesOrName = Field(default=("openid",), description="OAuth scopes that clients request at the issuer")
+    issuer: IssuerUrl
+    """URL of the OpenID provider, exactly as in the claim `iss`, such as `https://id.example.com`"""
+    audience: NamesOrName
+    """Accepted values of the claim `aud`: names of this server at the issuer"""
+    algorithms: tuple[Algorithm, ...] = Field(default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1)
+    """Accepted signature algorithms"""
+    agent_claim: Name = "sub"
+    """Claim that selects the agent, such as `email`, `groups` or `realm_access.roles`"""
+    agents: Mapping[str, Name] = {}
+    """Agents by the value of the claim; of several values, the first in this table counts"""
+    default_agent: Name | None = None
+    """Agent for all other values; without it, they are rejected"""
+    scope: Literal["use", "approve", "admin"] = "use"
+    """What the subjects may do, as for tokens; no claim can grant more"""
+    client_id: Name | None = None
+    """Client of the issuer with which people sign in to the admin UI in a browser"""
+    client_secret: Text | None = Field(default=None, repr=False)
+    """Secret of the client, as a reference such as `${secret:SSO_SECRET}`"""
+    scopes: NamesOrName = ("openid",)
+    """OAuth scopes that clients request at the issuer"""
 
 
 class Auth(Section):
-    tokens: tuple[Token, ...] = Field(default=(), description="Tokens of HTTP clients on other machines")
-    issuers: tuple[Issuer, ...] = Field(default=(), description="OpenID providers whose JWTs are accepted as tokens")
-    public_url: Url | None = Field(
-        default=None,
-        description="URL under which browsers and clients reach this server, such as `https://tools.example.com`",
-    )
-    allowed_hosts: tuple[HostName, ...] = Field(
-        default=(),
-        description="Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token",
-    )
-    trusted_proxies: tuple[Network, ...] = Field(
-        default=(),
-        description="Addresses or networks of reverse proxies, such as `127.0.0.1` or `10.0.0.0/8`, whose header "
-        "`X-Forwarded-For` tells the address of the client: failed sign-ins are limited by it. It authenticates nobody",
-    )
+    tokens: tuple[Token, ...] = ()
+    """Tokens of HTTP clients on other machines"""
+    issuers: tuple[Issuer, ...] = ()
+    """OpenID providers whose JWTs are accepted as tokens"""
+    public_url: Url | None = None
+    """URL under which browsers and clients reach this server, such as `https://tools.example.com`"""
+    allowed_hosts: tuple[HostName, ...] = ()
+    """Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token"""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Addresses or networks of reverse proxies, such as `127.0.0.1` or `10.0.0.0/8`, whose header `X-Forwarded-For`
+    tells the address of the client: failed sign-ins are limited by it. It authenticates nobody
+    """
 
 
 class ApprovalNotice(Section):
-    command: tuple[Text, ...] = Field(
-        default=(), description="Command to start when a call waits, such as `[notify-send, OneTool]`"
-    )
-    webhook: Url | None = Field(default=None, description="URL that receives a POST request when a call waits")
+    command: tuple[Text, ...] = ()
+    """Command to start when a call waits, such as `[notify-send, OneTool]`"""
+    webhook: Url | None = None
+    """URL that receives a POST request when a call waits"""
 
 
 MAX_APPROVAL_SECONDS = 30 * 86_400.0
@@ -729,121 +714,112 @@ MAX_APPROVAL_SECONDS = 30 * 86_400.0
 class Approvals(Section):
     """Questions to people about calls. Only the user can set it."""
 
-    wait: SecondsOrZero = Field(
-        default=25, description="Seconds for which a request waits for an approval before its run is reported as paused"
-    )
-    ttl: Annotated[Seconds, Field(le=MAX_APPROVAL_SECONDS)] = Field(
-        default=86_400, description="Seconds after which a call that nobody approved expires; at most 30 days"
-    )
-    by: Literal["terminal", "token"] = Field(
-        default="terminal",
-        description="`terminal`: `onetool approve` asks in the terminal for confirmation; `token`: it needs a token "
-        "of scope `approve`, and answers of MCP clients and their apps never count",
-    )
-    notify: ApprovalNotice = Field(default_factory=ApprovalNotice, description="Notice to people when a call waits")
-    record: bool = Field(
-        default=False,
-        description="Whether all runs are recorded with the results of their calls, encrypted, for a week. Runs whose "
-        "policy can ask always are, if they have effects",
-    )
+    wait: SecondsOrZero = 25
+    """Seconds for which a request waits for an approval before its run is reported as paused"""
+    ttl: Annotated[Seconds, Field(le=MAX_APPROVAL_SECONDS)] = 86_400
+    """Seconds after which a call that nobody approved expires; at most 30 days"""
+    by: Literal["terminal", "token"] = "terminal"
+    """`terminal`: `onetool approve` asks in the terminal for confirmation; `token`: it needs a token of scope
+    `approve`, and answers of MCP clients and their apps never count
+    """
+    notify: ApprovalNotice = Field(default_factory=ApprovalNotice)
+    """Notice to people when a call waits"""
+    record: bool = False
+    """Whether all runs are recorded with the results of their calls, encrypted, for a week. Runs whose policy can
+    ask always are, if they have effects
+    """
 
 
 class Daemon(Section):
     """The server that all clients of a user share. Only the user can set it."""
 
-    shared: bool = Field(
-        default=True, description="Whether clients over stdio share one server; false starts one for each client"
-    )
-    idle: Seconds = Field(default=600, description="Seconds without clients after which the shared server ends")
-    http: bool = Field(default=False, description="Whether the shared server also serves HTTP and the admin UI")
+    shared: bool = True
+    """Whether clients over stdio share one server; false starts one for each client"""
+    idle: Seconds = 600
+    """Seconds without clients after which the shared server ends"""
+    http: bool = False
+    """Whether the shared server also serves HTTP and the admin UI"""
 
 
 class RunLimits(Section):
     """Limits on the number of runs of HTTP clients."""
 
-    running: Count = Field(default=8, description="Maximum number of concurrent runs per agent; further runs wait")
-    total: Count = Field(default=32, description="Maximum number of concurrent runs of all agents")
-    waiting: Count = Field(
-        default=128,
-        description="Maximum number of waiting runs or calls per agent; more are rejected with status 429",
-    )
+    running: Count = 8
+    """Maximum number of concurrent runs per agent; further runs wait"""
+    total: Count = 32
+    """Maximum number of concurrent runs of all agents"""
+    waiting: Count = 128
+    """Maximum number of waiting runs or calls per agent; more are rejected with status 429"""
 
 
 class Settings(Section):
-    version: Count = Field(default=VERSION, description="Version of the file format; newer versions are rejected")
-    aliases: Mapping[str, Name] = Field(default={}, description="Short names for tools")
-    snippets: Mapping[str, Snippet] = Field(default={}, description="Code templates, run as `$name key=value`")
-    servers: Mapping[str, Server] = Field(default={}, description="Upstream MCP servers; each becomes a pack")
-    expose: Expose = Field(
-        default="code",
-        description="How MCP clients see the tools of servers, extensions and bundles: only through `run` (`code`), as "
-        "tools of their own that code cannot call (`direct`), both ways (`both`), or both ways while all definitions "
-        "together have less than 1,500 tokens (`auto`)",
-    )
-    projects: Mapping[str, Name] = Field(
-        default={}, description='Readable directories by name, used as `proj.NAME / "file"`'
-    )
-    prompts: Prompts = Field(
-        default_factory=Prompts, description="Instructions for the model, here or in `prompts.yaml`"
-    )
-    tools: Mapping[str, PackSettings] = Field(
-        default={},
-        description="Settings by pack; other keys than those below are available to the pack as `ot.settings`",
-    )
-    tools_dir: Names = Field(default=(), description="Additional directories with extension packs")
-    disabled_packages: Names = Field(
-        default=(), description="Installed packages whose packs (`onetool.packs`) are not used; `*` for all"
-    )
-    execution: Execution = Field(default_factory=Execution, description="Limits of runs")
-    workers: Workers = Field(default_factory=Workers, description="Worker processes of extension packs")
-    output: Output = Field(default_factory=Output, description="Size and storage of results")
-    stats: Stats = Field(default_factory=Stats, description="Usage statistics")
-    runs: RunHistory = Field(default_factory=RunHistory, description="Values in the history of runs")
-    notify: Notify = Field(default_factory=Notify, description="Messages of `ot.notify`")
-    http: Http = Field(default_factory=Http, description="Outgoing HTTP requests of tools")
-    llm: Llm = Field(
-        default_factory=Llm, description="Language model for tools; only in your own settings, not in a project's"
-    )
-    bundles: Bundles = Field(default_factory=Bundles, description="Storage of bundles")
-    bundle_secrets: Mapping[str, Mapping[str, tuple[Origin, ...]]] = Field(
-        default={},
-        description="Origins to which tools of a bundle may send secrets, by bundle and secret, as "
-        "`onetool secret allow` writes them; only in your own settings, not in a project's",
-    )
-    audit: Audit = Field(
-        default_factory=Audit,
-        description="Audit log of calls that write, execute or use the network; only in your own settings, not in a "
-        "project's",
-    )
-    agents: Mapping[str, Agent] = Field(
-        default={},
-        validate_default=True,
-        description="Agents and their permissions, here or in `agents/NAME.yml`; the agent `default` has "
-        "`[read, network]` unless set",
-    )
-    approvals: Approvals = Field(
-        default_factory=Approvals,
-        description="Approval of calls by people; only in your own settings, not in a project's",
-    )
-    daemon: Daemon = Field(
-        default_factory=Daemon,
-        description="The server that all clients of a user share; only in your own settings, not in a project's",
-    )
-    store: StoreUrl = Field(
-        default="",
-        description="PostgreSQL URL of state that replicas share, `postgresql://…`; files if empty; only in your own "
-        "settings or `ONETOOL_STORE`",
-    )
-    auth: Auth = Field(
-        default_factory=Auth,
-        description="Authentication of HTTP clients; only in your own settings, not in a project's",
-    )
-    limits: RunLimits = Field(default_factory=RunLimits, description="Concurrency limits for HTTP clients")
-    docs_url: Url = Field(
-        default="https://onetool.beycom.online/reference/tools/",
-        description="Base URL of documentation links in `ot.help`",
-    )
-    log_level: LogLevel = Field(default="INFO", description="Minimum level of log entries")
+    version: Count = VERSION
+    """Version of the file format; newer versions are rejected"""
+    aliases: Mapping[str, Name] = {}
+    """Short names for tools"""
+    snippets: Mapping[str, Snippet] = {}
+    """Code templates, run as `$name key=value`"""
+    servers: Mapping[str, Server] = {}
+    """Upstream MCP servers; each becomes a pack"""
+    expose: Expose = "code"
+    """How MCP clients see the tools of servers, extensions and bundles: only through `run` (`code`), as tools of
+    their own that code cannot call (`direct`), both ways (`both`), or both ways while all definitions together have
+    less than 1,500 tokens (`auto`)
+    """
+    projects: Mapping[str, Name] = {}
+    """Readable directories by name, used as `proj.NAME / "file"`"""
+    prompts: Prompts = Field(default_factory=Prompts)
+    """Instructions for the model, here or in `prompts.yaml`"""
+    tools: Mapping[str, PackSettings] = {}
+    """Settings by pack; other keys than those below are available to the pack as `ot.settings`"""
+    tools_dir: Names = ()
+    """Additional directories with extension packs"""
+    disabled_packages: Names = ()
+    """Installed packages whose packs (`onetool.packs`) are not used; `*` for all"""
+    execution: Execution = Field(default_factory=Execution)
+    """Limits of runs"""
+    workers: Workers = Field(default_factory=Workers)
+    """Worker processes of extension packs"""
+    output: Output = Field(default_factory=Output)
+    """Size and storage of results"""
+    stats: Stats = Field(default_factory=Stats)
+    """Usage statistics"""
+    runs: RunHistory = Field(default_factory=RunHistory)
+    """Values in the history of runs"""
+    notify: Notify = Field(default_factory=Notify)
+    """Messages of `ot.notify`"""
+    http: Http = Field(default_factory=Http)
+    """Outgoing HTTP requests of tools"""
+    llm: Llm = Field(default_factory=Llm)
+    """Language model for tools; only in your own settings, not in a project's"""
+    bundles: Bundles = Field(default_factory=Bundles)
+    """Storage of bundles"""
+    bundle_secrets: Mapping[str, Mapping[str, tuple[Origin, ...]]] = {}
+    """Origins to which tools of a bundle may send secrets, by bundle and secret, as `onetool secret allow` writes
+    them; only in your own settings, not in a project's
+    """
+    audit: Audit = Field(default_factory=Audit)
+    """Audit log of calls that write, execute or use the network; only in your own settings, not in a project's"""
+    agents: Mapping[str, Agent] = Field(default={}, validate_default=True)
+    """Agents and their permissions, here or in `agents/NAME.yml`; the agent `default` has `[read, network]` unless
+    set
+    """
+    approvals: Approvals = Field(default_factory=Approvals)
+    """Approval of calls by people; only in your own settings, not in a project's"""
+    daemon: Daemon = Field(default_factory=Daemon)
+    """The server that all clients of a user share; only in your own settings, not in a project's"""
+    store: StoreUrl = ""
+    """PostgreSQL URL of state that replicas share, `postgresql://…`; files if empty; only in your own settings or
+    `ONETOOL_STORE`
+    """
+    auth: Auth = Field(default_factory=Auth)
+    """Authentication of HTTP clients; only in your own settings, not in a project's"""
+    limits: RunLimits = Field(default_factory=RunLimits)
+    """Concurrency limits for HTTP clients"""
+    docs_url: Url = "https://onetool.beycom.online/reference/tools/"
+    """Base URL of documentation links in `ot.help`"""
+    log_level: LogLevel = "INFO"
+    """Minimum level of log entries"""
 
     @field_validator("agents", mode="before")
     @classmethod
