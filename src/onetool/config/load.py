@@ -9,7 +9,7 @@ written.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -98,24 +98,6 @@ _PHRASES = {
     "value_error": "{error}",
     **_ECHOING_PHRASES,
 }
-
-
-class _ProgramEnvironment(Values):
-    """The variables that settings may use. A copy would read all of them, and the daemon keeps those that are read."""
-
-    def __init__(self, env: Values) -> None:
-        self._env = env
-
-    def __getitem__(self, name: str) -> str:
-        if name in _OWN_SECRETS:
-            raise KeyError(name)
-        return self._env[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._env if name not in _OWN_SECRETS)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +191,7 @@ def examine(
     by_directory = {directories.data: {**user_secrets, **project_secrets}, directories.user: user_secrets}
     filled = merged.substitute(
         lambda directory: by_directory.get(directory, user_secrets),
-        _ProgramEnvironment(env),
+        env,
         reader.secrets_are_valid,
     )
     settings = merged.validate(_resolve_tools_dir(filled, merged, directories))
@@ -459,7 +441,10 @@ def _resolve_reference(reference: re.Match[str], secrets: Values, env: Values) -
     if inside is None or not reference[2]:
         raise ConfigError("contains ${ without a valid reference such as ${NAME}", hint="write $${ for a literal ${")
     secret, name, default = inside.groups()
-    value = secrets.get(name) if secret else secrets.get(name, env.get(name))
+    value = secrets.get(name)
+    # Only this variable is read: the daemon keeps the variables that are.
+    if value is None and not secret and name not in _OWN_SECRETS:
+        value = env.get(name)
     if value or (value is not None and default is None):
         return value
     if default is None:

@@ -89,7 +89,6 @@ class SettingsReader:
         self.has_files = examine is not None
         self._at_start: Snapshot | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._storage: SettingsStorage | None = None
-        self._read_storage: Callable[[], StoredSettings] = StoredSettings
         self._store = ""  # the store of the settings that the storage belongs to
         self._seen: StoredSettings | None = NOTHING_STORED  # what was read from the storage last
         self._valid: tuple[Loaded, StoredSettings] | None = None  # the last valid settings with those in the store
@@ -99,7 +98,6 @@ class SettingsReader:
         if storage is self._storage:
             return False
         self._storage = storage
-        self._read_storage = storage.get
         self._store = store
         self._valid = None
         return True
@@ -112,7 +110,7 @@ class SettingsReader:
     def get_stored(self) -> StoredSettings | None:
         """Return the settings in the store; None if they are not known."""
         try:
-            return self._read_storage()
+            return NOTHING_STORED if self._storage is None else self._storage.get()
         except StorageError:
             return None
 

@@ -25,9 +25,9 @@ Send = Callable[[Sequence[Message]], Awaitable[Completion]]
 class LanguageModel:
     """A language model. `own_ports` are the ports of OneTool's own servers, which it must not reach."""
 
-    def __init__(self, own_ports: Callable[[], set[int]], budget: TokenBudget | None = None) -> None:
+    def __init__(self, own_ports: Callable[[], set[int]]) -> None:
         self._net = Net(ANY_HOST, own_ports=own_ports)
-        self._budget = budget or TokenBudget()
+        self._budget = TokenBudget()
 
     def configure(self, loaded: Loaded, redact: Redactor, usage: Documents) -> None:
         """Apply new settings. What runs have used still counts."""
