@@ -139,13 +139,12 @@ def _wrap_in_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.
     is_async = any(part.is_async for part in _find_top_level(tree, ast.comprehension))
     is_awaited = is_async or bool(_find_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
     future = [statement for statement in tree.body if _is_future(statement)]
-    arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    kind = ast.AsyncFunctionDef if is_awaited else ast.FunctionDef
-    function = kind(RUN, arguments, _build_function_body(tree), decorator_list=[], lineno=1, col_offset=0)
-    call = ast.Call(ast.Name(RUN, ast.Load()), args=[], keywords=[])
-    module = ast.Module([*future, function], type_ignores=[])
-    value = ast.Await(call) if is_awaited else call
-    return ast.fix_missing_locations(module), ast.fix_missing_locations(value)
+    source = f"async def {RUN}(): ...\nawait {RUN}()" if is_awaited else f"def {RUN}(): ...\n{RUN}()"
+    module: Any = ast.parse(source)
+    function, call = module.body
+    function.body = _build_function_body(tree)
+    module.body = [*future, function]
+    return ast.fix_missing_locations(module), ast.increment_lineno(call, -1).value
 
 
 def _build_function_body(tree: ast.Module) -> list[ast.stmt]:

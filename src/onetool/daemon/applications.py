@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from onetool.app import OneTool
 from onetool.config.model import Settings, needs_own_application
@@ -22,13 +23,19 @@ BOUNDS = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients
 LINGER_SECONDS = 1.0  # after its last client, because the next command may follow at once
 
 
+class Place(NamedTuple):
+    """Where the clients of an application run, the settings file that they name, and the tools that they publish."""
+
+    directory: Path
+    config_file: Path | None = None
+    exposed: tuple[str, ...] = ()
+
+
 @dataclass(eq=False, slots=True)
 class ClientApplication:
     """An application and its clients."""
 
-    directory: Path
-    config_file: Path | None
-    exposed: tuple[str, ...]
+    place: Place
     environment: ClientEnvironment
     app: OneTool
     stack: AsyncExitStack
@@ -39,10 +46,6 @@ class ClientApplication:
     is_shared: bool = True  # else it belongs to one client
     closing: asyncio.TimerHandle | None = None
 
-    @property
-    def place(self) -> tuple[Path, Path | None, tuple[str, ...]]:
-        return self.directory, self.config_file, self.exposed
-
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Return whether a client of this place with these variables can share it."""
         return self.is_open and self.is_shared and self.environment.matches(environment)
@@ -51,7 +54,7 @@ class ClientApplication:
         servers = self.app.servers.connected_names
         workers = self.app.extensions.states
         return {
-            "directory": str(self.directory),
+            "directory": str(self.place.directory),
             "clients": self.clients,
             "servers": servers,
             "workers": sorted(name for name, state in workers.items() if state == "running"),
@@ -83,11 +86,9 @@ class Applications:
             listener(app)
 
     @asynccontextmanager
-    async def use(
-        self, request: ClientRequest, config_file: Path | None = None, exposed: tuple[str, ...] = ()
-    ) -> AsyncIterator[ClientApplication]:
+    async def use(self, request: ClientRequest, place: Place) -> AsyncIterator[ClientApplication]:
         """Yield the application for a client, which is opened if needed and closed after its last client."""
-        application = await self._find(request, config_file, exposed) or self._create(request, config_file, exposed)
+        application = await self._find(request, place) or self._create(request, place)
         application.clients += 1
         if application.closing is not None:
             application.closing.cancel()
@@ -100,12 +101,9 @@ class Applications:
         finally:
             self._release(application)
 
-    async def _find(
-        self, request: ClientRequest, config_file: Path | None, exposed: tuple[str, ...]
-    ) -> ClientApplication | None:
+    async def _find(self, request: ClientRequest, place: Place) -> ClientApplication | None:
         """Return the application that the client can share. None was created since the last one was checked."""
         checked: set[ClientApplication] = set()
-        place = request.directory, config_file, exposed
         while unchecked := [each for each in self._open if each.place == place and each not in checked]:
             checked.add(application := unchecked[0])
             await asyncio.wait([application.opening])  # which variables matter is known once it is open
@@ -119,10 +117,10 @@ class Applications:
             loop = asyncio.get_running_loop()
             application.closing = loop.call_later(LINGER_SECONDS, self._close_later, application)
 
-    def _create(self, request: ClientRequest, config_file: Path | None, exposed: tuple[str, ...]) -> ClientApplication:
+    def _create(self, request: ClientRequest, place: Place) -> ClientApplication:
         environment = ClientEnvironment(request.environment)
-        app = self._make_app(config_file, environment=environment, working_dir=request.directory)
-        application = ClientApplication(request.directory, config_file, exposed, environment, app, AsyncExitStack())
+        app = self._make_app(place.config_file, environment=environment, working_dir=place.directory)
+        application = ClientApplication(place, environment, app, AsyncExitStack())
         self._open.append(application)
         application.opening = asyncio.ensure_future(self._start(application))
         return application
@@ -131,7 +129,7 @@ class Applications:
         app = application.app
         try:
             await application.stack.enter_async_context(app)
-            app.exposed = application.exposed
+            app.exposed = application.place.exposed
             application.is_shared = not needs_own_application(app.settings)
             await check_exposed(app)
             app.runs.continue_paused()

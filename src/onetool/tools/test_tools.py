@@ -220,7 +220,10 @@ def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms:
             timeout_ms=timeout_ms,
             output=tail,
         )
-    report = _read_report(suite, ended.status, output)
+    try:
+        report = _read_report(suite, ended.status, output)
+    except ReportError as error:
+        raise _no_result_error(suite, ended.status, str(error), tail) from None
     incomplete = "not all tests ran: some could not be collected, or the run was interrupted"
     return {
         "passed": report.passed,
@@ -234,22 +237,13 @@ def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms:
 
 
 def _read_report(suite: _Suite, status: int, output: str) -> SuiteReport:
-    """Return the report if it agrees with the exit status; raise an error otherwise."""
-    tail = output[-MAX_TAIL_CHARS:]
-    try:
-        report = suite.report(output)
-    except ReportError as problem:
-        raise _no_result_error(suite, status, str(problem), tail) from None
+    """Return the report if it agrees with the exit status; raise ReportError otherwise."""
+    report = suite.report(output)
     if report.is_empty:
-        reason = PYTEST_STATUSES[NO_TESTS] if status in {0, NO_TESTS} else "no tests were run"
-        raise _no_result_error(suite, status, reason, tail)
+        raise ReportError(PYTEST_STATUSES[NO_TESTS] if status in {0, NO_TESTS} else "no tests were run")
     if not (status in suite.failed if report.failed else status == 0):
-        raise _no_result_error(
-            suite,
-            status,
-            f"its report counts {pluralize(report.failed, 'failure')}, which contradicts the exit status",
-            tail,
-        )
+        counted = pluralize(report.failed, "failure")
+        raise ReportError(f"its report counts {counted}, which contradicts the exit status")
     return report
 
 
