@@ -8,21 +8,25 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from keyword import iskeyword
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
 from onetool_child.json_types import JsonObject
 from onetool_child.names import IN_CODE
-from onetool_child.tool_signature import build_signature
 from onetool_child.unknown_result import UnknownResult
+
+if TYPE_CHECKING:
+    import inspect
 
 Call = Callable[..., Any]  # with the name of a tool, positional and named arguments, and an account
 Request = Callable[[str, JsonObject], Any]
 HELP = "ot.help"
 MAX_LISTED_TOOLS = 20
 MAX_PARALLEL_CALLS = 32
+KINDS = ("positional", "variadic", "keyword", "keywords")  # in the order of a signature
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
 
 
@@ -276,3 +280,42 @@ def _check_json(value: Any, key: object) -> None:
 def _json_error(problem: str) -> ArgumentError:
     hint = "use str, int, float, bool, None, lists, and dictionaries with string keys"
     return ArgumentError(f"a session keeps JSON values only: {problem}", hint=hint)
+
+
+# --- signatures ------------------------------------------------------------------------------------------------------
+
+
+class TypeText:
+    """The text of a type, which is never evaluated, because upstream servers choose it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def build_signature(described: JsonObject) -> "inspect.Signature":
+    """Return the signature; arguments whose names are not valid in Python are combined in `**other`."""
+    from inspect import Signature  # loaded late, because few runs inspect tools
+
+    listed = described["parameters"]
+    found = [each for each in listed if each["name"].isidentifier() and not iskeyword(each["name"])]
+    if len(found) < len(listed) and all(each["kind"] != "keywords" for each in found):
+        name = "other" if all(each["name"] != "other" for each in found) else "other_arguments"
+        found.append({"name": name, "kind": "keywords", "type": "Any"})
+    found.sort(key=lambda each: (KINDS.index(each["kind"]), "default" in each))
+    returns = TypeText(described["returns"]) if described["returns"] else Signature.empty
+    return Signature([_make_parameter(each) for each in found], return_annotation=returns)
+
+
+def _make_parameter(about: JsonObject) -> "inspect.Parameter":
+    from inspect import Parameter
+
+    kinds = (
+        *(Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL),
+        *(Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD),
+    )
+    default = about.get("default", Parameter.empty)
+    annotation = TypeText(about["type"])
+    return Parameter(about["name"], kinds[KINDS.index(about["kind"])], default=default, annotation=annotation)

@@ -14,7 +14,7 @@ from onetool.core.schema import Schema
 from onetool.core.signature import MAX_TYPE_DEPTH, arguments, short_call, signature, type_name
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError
-from onetool.tools.argument_lines import list_arguments
+from onetool.tools.help_text import list_arguments
 
 SOURCE = '''
 from typing import Literal

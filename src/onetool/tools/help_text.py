@@ -5,27 +5,28 @@ The registry and the settings may change while a text is rendered: entries that 
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from keyword import iskeyword
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from onetool.config.model import Snippet
 from onetool.core.names import join_names, join_packs, python_name
 from onetool.core.policy.effects import describe_effects
 from onetool.core.registry import Registry
 from onetool.core.render import render
-from onetool.core.signature import short_call, signature
+from onetool.core.schema import flatten_schema
+from onetool.core.signature import MAX_CHOICES, short_call, signature, type_name
 from onetool.core.system import System
 from onetool.core.tool import Tool
 from onetool.errors import ToolNotFound
 from onetool.search import SearchHit
 from onetool.search.search_documents import IN_CODE
 from onetool.snippets import describe, render_signature as snippet_call
-from onetool.tools.argument_lines import list_arguments
 from onetool.util.docstring import Outcome, outcome
 from onetool.util.text import pluralize
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.names import OWN_PACK, PROJECTS, is_reserved
 
 DOC_SLUGS = {
@@ -43,6 +44,11 @@ GROUPS = {"tool": "Tools", "pack": "Packs", "snippet": "Snippets", "alias": "Ali
 SERVER_SOURCE = "proxy:"
 MAX_DETAILED_HITS = 5
 Snippets = Mapping[str, Snippet]
+MAX_ARGUMENT_LEVELS = 3  # of nested objects
+MAX_ARGUMENT_LINES = 100
+MAX_LISTED_CHOICES = 40
+MAX_FIELD_CHARS = 500  # of the description of a field
+MAX_DEFAULT_CHARS = 100
 MAX_LINE_CHARS = 300
 MAX_QUERY_CHARS = 100
 MAX_HELP_CHARS = 60_000  # at most four bytes each, which an answer shows inline
@@ -352,3 +358,68 @@ def _find_file(entry: Tool) -> str | None:
         return entry.file or None if function is None else inspect.getsourcefile(inspect.unwrap(function))
     except TypeError:  # a callable object, or one written in C
         return None
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def list_arguments(schema: JsonMapping) -> list[str]:
+    """Return a line for each argument, and for the fields of objects and lists of objects in it."""
+    properties = schema.get("properties") or {}
+    lines = [*islice(_list_fields(properties, schema, 0, None, ()), MAX_ARGUMENT_LINES + 1)]
+    return (
+        lines
+        if len(lines) <= MAX_ARGUMENT_LINES
+        else [*lines[:MAX_ARGUMENT_LINES], "- ... more fields: see info='full'"]
+    )
+
+
+def _list_fields(
+    properties: JsonMapping, root: JsonMapping, level: int, required: Any, around: tuple[Any, ...]
+) -> Iterator[str]:
+    for name, declared in properties.items():
+        part = declared if isinstance(declared, Mapping) else {}
+        yield f"{'  ' * level}- {name} ({_describe_field(name, part, root, required)}){_describe_text(part, root)}"
+        if level + 1 >= MAX_ARGUMENT_LEVELS:
+            continue
+        forms = [form for form in _find_objects(part, root) if all(form["properties"] is not each for each in around)]
+        for number, form in enumerate(forms, 1):
+            if len(forms) > 1:
+                yield f"{'  ' * (level + 1)}form {number} of {len(forms)}:"
+            fields = form["properties"]
+            yield from _list_fields(fields, root, level + 1, form.get("required") or (), (*around, fields))
+
+
+def _describe_field(name: str, part: JsonMapping, root: JsonMapping, required: Any) -> str:
+    """Return the type of a field and, inside an object, whether it is required."""
+    kind = type_name(part, root)
+    if required is None:  # an argument: the signature has its default
+        return kind
+    if name in required:
+        return f"{kind}, required"
+    default = part.get("default")
+    return kind if default is None else f"{kind}, default {repr(default)[:MAX_DEFAULT_CHARS]}"
+
+
+def _describe_text(part: JsonMapping, root: JsonMapping) -> str:
+    target = flatten_schema(part, root)
+    text = " ".join(str(part.get("description") or target.get("description") or "").split())[:MAX_FIELD_CHARS]
+    choices = target.get("enum")
+    if isinstance(choices, list) and len(choices) > MAX_CHOICES:
+        more = ", ..." if len(choices) > MAX_LISTED_CHOICES else ""
+        text = f"{text} One of: {', '.join(map(repr, choices[:MAX_LISTED_CHOICES]))}{more}".strip()
+    return f" - {text}" if text else ""
+
+
+def _find_objects(part: Any, root: JsonMapping, depth: int = 0) -> Iterator[JsonMapping]:
+    """Yield the objects with fields that a value may be, or that its items or the values of its keys may be."""
+    target = flatten_schema(part, root)
+    if isinstance(target.get("properties"), Mapping) and target["properties"]:
+        yield target
+        return
+    inner = [target.get("items"), target.get("additionalProperties")]
+    for key in ("anyOf", "oneOf"):
+        inner += target[key][:MAX_CHOICES] if isinstance(target.get(key), list) else ()
+    for each in inner:
+        if isinstance(each, Mapping) and depth < MAX_ARGUMENT_LEVELS:
+            yield from _find_objects(each, root, depth + 1)
