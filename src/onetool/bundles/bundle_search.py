@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from onetool.bundles import rules
 from onetool.bundles.bundle_index import read_meta
-from onetool.bundles.listing import ToolRow, get_names_by_key, get_tools
 from onetool.bundles.model import Match
+from onetool.bundles.rows import CURRENT_NAME, ToolRow, get_tools
 from onetool.bundles.search_text import fold_name
 from onetool.search.documents import Key
 from onetool.search.index import find_similar_words
@@ -143,6 +143,7 @@ def open_reader(read: Read) -> IndexReader:
     """Return the reader of one index for `ot.search`."""
 
     def get_keys(database: sqlite3.Connection, rows: Sequence[int]) -> dict[int, Key]:
-        return {row: ("tool", name) for row, name in get_names_by_key(database, rows).items()}
+        names = (database.execute(CURRENT_NAME, (row,)).fetchone() for row in rows)
+        return {name[0]: ("tool", name[1]) for name in names if name}
 
     return IndexReader(read, get_keys, read(lambda database: read_meta(database, "tools")))

@@ -17,11 +17,10 @@ from pathlib import Path
 from threading import Event, Lock, Thread, local
 from typing import TypeVar
 
-from onetool.bundles import filesystem, store_errors
+from onetool.bundles import filesystem
 from onetool.bundles.bundle_index import BundleIndex, IndexMissing, increment_version
 from onetool.bundles.filenames import BUNDLE_FILE, directory_names, parse_id, tool_file_names
 from onetool.bundles.filesystem import NewFile, Scratch, sync_directory
-from onetool.bundles.listing import BundleRow, get_bundle
 from onetool.bundles.records import BundleFile, ToolFile, Unreadable
 from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteJournal
@@ -309,7 +308,7 @@ class BundleDirectory:
         paths = [f"{directory}/{name}" for several in names for name in several]
         for path in paths:
             if os.path.lexists(self.root / path):
-                raise store_errors.unreadable_file(path)
+                raise _unreadable_file_error(path)
         moved: list[str] = []
         with self._changing(journal, paths):
             try:
@@ -336,16 +335,16 @@ class BundleDirectory:
 
     def find_directory(self, journal: WriteJournal, bundle_id: str) -> str | None:
         """Return the directory of a bundle, even of one that was just added by hand."""
-        row = self._row(bundle_id)
-        if row is not None:
-            return row.directory
+        directory = self._read_directory(bundle_id)
+        if directory is not None:
+            return directory
         for place in self.root.iterdir():
             if parse_id(place.name) == bundle_id:
                 if not is_directory(place):
-                    raise store_errors.unreadable_file(place.name)
+                    raise _unreadable_file_error(place.name)
                 self.sync(journal, [f"{place.name}/{BUNDLE_FILE}"])
-                if self._row(bundle_id) is None and any(place.iterdir()):
-                    raise store_errors.unreadable_file(f"{place.name}/{BUNDLE_FILE}")
+                if self._read_directory(bundle_id) is None and any(place.iterdir()):
+                    raise _unreadable_file_error(f"{place.name}/{BUNDLE_FILE}")
                 return place.name
         return None
 
@@ -394,10 +393,12 @@ class BundleDirectory:
     def _reject_link(self, directory: str) -> None:
         """Reject a symbolic link, which may just have replaced the directory."""
         if (self.root / directory).is_symlink():
-            raise store_errors.unreadable_file(directory)
+            raise _unreadable_file_error(directory)
 
-    def _row(self, bundle_id: str) -> BundleRow | None:
-        return self.read(lambda database: get_bundle(database, bundle_id))
+    def _read_directory(self, bundle_id: str) -> str | None:
+        query = "select folder from bundles where id = ?"
+        row = self.read(lambda database: database.execute(query, (bundle_id,)).fetchone())
+        return None if row is None else str(row[0])
 
     # --- in the background -------------------------------------------------------------------------------------
 
@@ -424,6 +425,11 @@ def _is_index_damaged(error: Exception) -> bool:
     return (
         isinstance(error, IndexMissing) or (getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF) in _DAMAGED
     )
+
+
+def _unreadable_file_error(path: str) -> BundleError:
+    message = f"cannot read {path}: fix or move it (ot.health() reports the reason)"
+    return BundleError(message, code="duplicate", details={"file": path})
 
 
 def _is_locked(error: Exception) -> bool:

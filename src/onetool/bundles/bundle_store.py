@@ -11,16 +11,16 @@ from operator import attrgetter
 from pathlib import Path
 
 from onetool.backends.http import credentials
-from onetool.bundles import listing, rules, store_errors
+from onetool.bundles import rules, store_errors
 from onetool.bundles.builtins import STATES_FILE, BuiltIns
 from onetool.bundles.bundle_index import read_meta
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
-from onetool.bundles.listing import BundleRow, ToolRow
 from onetool.bundles.model import Bundle, BundleDraft, StoredTool, ToolDraft, check_depth, now
 from onetool.bundles.paging import PageTokens
 from onetool.bundles.reader import BundleReader, UsageCounts, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
+from onetool.bundles.rows import BUNDLE, BundleRow, ToolRow
 from onetool.bundles.store_lock import WriteJournal
 from onetool.bundles.sync import list_problems
 from onetool.errors import BundleError
@@ -239,8 +239,7 @@ class BundleStore(BundleReader):
         """Remove bundles that were deleted two days ago and are still empty, unless the clock has jumped."""
         if not self._clock_watch.is_reliable():
             return
-        before = self._expiry_limit()
-        for row in self._directory.read(lambda database: listing.list_deleted_before(database, before)):
+        for row in self._select(BundleRow, f"{BUNDLE} where deleted_at <= ?", self._expiry_limit()):
             with self._directory.writing() as journal:
                 current = self._find_bundle(row.id)
                 if current is not None and self._is_expired(current):
@@ -276,10 +275,10 @@ class BundleStore(BundleReader):
             raise store_errors.not_empty(row.id, len(files))
 
     def _reject_duplicates(self, bundle_id: str, files: Sequence[ToolFile], check: Check) -> None:
-        pairs = [(file.slug, file.version) for file in files]
-        rows = self._directory.read(lambda db: [listing.get_tool(db, bundle_id, *pair) for pair in pairs])
         seen: set[Pair] = set()
-        for number, (pair, row) in enumerate(zip(pairs, rows, strict=True)):
+        for number, file in enumerate(files):
+            pair = file.slug, file.version
+            row = self._find_version(bundle_id, *pair)
             check(self._to_tools([row])[0] if row else None)
             if row or pair in seen:
                 raise store_errors.duplicate(number, *pair)

@@ -6,26 +6,40 @@ changed by hand.
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from onetool.bundles import listing, rules, store_errors
+from onetool.bundles import rules
 from onetool.bundles.builtins import BuiltIns
 from onetool.bundles.bundle_index import microseconds, read_meta
 from onetool.bundles.bundle_search import RANKS, ToolQuery, find_ranked, open_reader, score
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE, tool_file_names
-from onetool.bundles.filesystem import read_stamp
-from onetool.bundles.listing import BundleRow, Filters, StoredPack, ToolRow
+from onetool.bundles.filesystem import Stamp, read_stamp
 from onetool.bundles.model import Bundle, Page, StoredTool, ToolHit, timestamp
 from onetool.bundles.paging import PageTokens, check_page_size
+from onetool.bundles.rows import (
+    BODIES_WITH,
+    BUNDLE,
+    COUNTS,
+    DEFINITION_SIZES,
+    NAMED_TOOL,
+    NAMES,
+    PACKS,
+    TOOL,
+    BundleRow,
+    Filters,
+    StoredPack,
+    ToolRow,
+    list_bundles,
+    list_tools,
+)
 from onetool.core.names import python_name
 from onetool.core.registry import RegistryEntry
-from onetool.errors import ToolError
+from onetool.errors import BundleError, ToolError
 from onetool.stats.database import StatisticsDatabase
 
 if TYPE_CHECKING:
@@ -95,27 +109,28 @@ class BundleReader:
         bundle_id = rules.check_id(bundle_id)
         row = self._find_bundle(bundle_id)
         if row is None or row.deleted_at is not None:
-            raise store_errors.bundle_not_found(bundle_id)
+            raise BundleError(f"bundle {bundle_id} not found", code="not_found", details={"bundle_id": bundle_id})
         return row
 
     def _find_bundle(self, bundle_id: str) -> BundleRow | None:
         """Return a bundle, even if it is deleted."""
-        find = partial(listing.get_bundle, bundle_id=bundle_id)
-        if (row := self._builtins.read(find)) is not None:
+        row = self._read_bundle(bundle_id)
+        if row is not None and row.built_in:
             return row
-        row = self._directory.read(find)
-        if changed := self._find_changed_files(bundle_id, row):
-            self._directory.refresh(changed)
-            row = self._directory.read(find)
-        return row
-
-    def _find_changed_files(self, bundle_id: str, row: BundleRow | None) -> list[str]:
-        """Return the files that differ from the index, or could not be read before."""
         if row is None:
             ending = f"-{bundle_id}/{BUNDLE_FILE}"
-            return self._directory.read(lambda database: listing.list_problem_paths(database, ending))
-        path = f"{row.directory}/{BUNDLE_FILE}"
-        return [] if read_stamp(self._directory.root / path) == row.stamp else [path]
+            problems = self._select(lambda path: path, "select path from problems")
+            changed = [path for path in problems if path.endswith(ending)]
+        else:
+            changed = self._list_changed([f"{row.directory}/{BUNDLE_FILE}"], row.stamp)
+        if changed:
+            self._directory.refresh(changed)
+            row = self._read_bundle(bundle_id)
+        return row
+
+    def _read_bundle(self, bundle_id: str) -> BundleRow | None:
+        """Return a bundle by its row. A built-in bundle comes before a directory with its ID."""
+        return next(reversed(self._select(BundleRow, f"{BUNDLE} where id = ?", bundle_id)), None)
 
     def bundle_by_slug(self, slug: str) -> Bundle | None:
         """Return the bundle with this slug, else the first by ID with this name in Python code, else None."""
@@ -123,8 +138,9 @@ class BundleReader:
         return row.to_bundle() if row else None
 
     def _find_bundle_by(self, column: str, value: str) -> BundleRow | None:
-        rows = self._read_all(lambda db: listing.get_bundle_by(db, column, value))
-        return next(filter(None, rows), None)
+        """Return the first bundle by ID with this value in a column: its slug, or its name in Python code."""
+        query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
+        return next(iter(self._select(BundleRow, query, value)), None)
 
     def _is_expired(self, row: BundleRow) -> bool:
         """Return whether a bundle was deleted too long ago to be restored."""
@@ -144,22 +160,24 @@ class BundleReader:
         slug = rules.check_slug(slug)
         version = rules.check_version_label(version)
         bundle = self._get_bundle(bundle_id)
-        find = partial(listing.get_tool, bundle_id=bundle_id, slug=slug, version=version)
-        row = self._read(find, bundle)
-        if not bundle.built_in and self._refresh_tool(bundle.directory, row, tool_file_names(slug, version)):
-            row = self._directory.read(find)
+        row = self._find_version(bundle_id, slug, version)
+        if not bundle.built_in:
+            names = tool_file_names(slug, version) if row is None else [row.file]
+            paths = [f"{bundle.directory}/{name}" for name in names]
+            if changed := self._list_changed(paths, None if row is None else row.stamp):
+                self._directory.refresh(changed)
+                row = self._find_version(bundle_id, slug, version)
         if row is None:
-            raise store_errors.tool_not_found(bundle_id, slug, version)
+            raise tool_not_found(bundle_id, slug, version)
         return bundle, row
 
-    def _refresh_tool(self, directory: str, row: ToolRow | None, names: Sequence[str]) -> bool:
-        """Update the index if the file differs from it, and return whether it did."""
-        stamp = None if row is None else row.stamp
-        paths = [f"{directory}/{name}" for name in (names if row is None else [row.file])]
-        changed = [path for path in paths if read_stamp(self._directory.root / path) != stamp]
-        if changed:
-            self._directory.refresh(changed)
-        return bool(changed)
+    def _find_version(self, bundle_id: str, slug: str, version: str) -> ToolRow | None:
+        query = f"{TOOL} t.bundle = ? and t.slug = ? and t.version = ?"
+        return next(iter(self._select(ToolRow, query, bundle_id, slug, version)), None)
+
+    def _list_changed(self, paths: Sequence[str], stamp: Stamp | None) -> list[str]:
+        """Return the files that differ from the index."""
+        return [path for path in paths if read_stamp(self._directory.root / path) != stamp]
 
     # --- lists -------------------------------------------------------------------------------------------------
 
@@ -171,12 +189,12 @@ class BundleReader:
         size: int = 25,
         token: str | None = None,
     ) -> Page[Bundle]:
-        filters = Filters.of(None, ids, include_disabled=include_disabled)
+        filters = _make_filters(None, ids, include_disabled=include_disabled)
         return self._list_page(
             ["bundles", *filters],
             size,
             token,
-            partial(listing.list_bundles, filters=filters),
+            partial(list_bundles, filters=filters),
             lambda rows: [row.to_bundle() for row in rows],
         )
 
@@ -189,9 +207,8 @@ class BundleReader:
         size: int = 25,
         token: str | None = None,
     ) -> Page[StoredTool]:
-        filters = Filters.of(tags, bundle_ids, include_disabled=include_disabled)
-        read = partial(listing.list_tools, filters=filters)
-        return self._list_page(["tools", *filters], size, token, read, self._to_tools)
+        filters = _make_filters(tags, bundle_ids, include_disabled=include_disabled)
+        return self._list_page(["tools", *filters], size, token, partial(list_tools, filters=filters), self._to_tools)
 
     def _list_page(
         self,
@@ -204,8 +221,8 @@ class BundleReader:
         """Return a page ordered by ID. `list_rows` gets the ID after which the page begins, and the number of rows."""
         size = check_page_size(size)
         (after,) = self._tokens.read(token, scope) or [""]
-        lists = self._read_all(partial(list_rows, after=after, limit=size + 1))
-        rows: list[Any] = sorted(chain.from_iterable(lists), key=attrgetter("id"))
+        rows = self._read_all(partial(list_rows, after=after, limit=size + 1))
+        rows.sort(key=attrgetter("id"))
         items = [([row.id], item) for row, item in zip(rows, convert(rows), strict=True)]
         return self._tokens.make_page(scope, size, items)
 
@@ -235,12 +252,12 @@ class BundleReader:
 
     def list_bundle_tools(self, bundle_id: str, slug: str | None = None) -> list[StoredTool]:
         """Return all versions of all tools of a bundle, or of one tool, including disabled ones."""
-        bundle = self._get_bundle(bundle_id)
-        return self._to_tools(self._read(lambda db: listing.list_bundle_tools(db, bundle.id, slug), bundle))
+        query = f"{TOOL} t.bundle = ? and (?2 is null or t.slug = ?2) order by t.id"
+        return self._to_tools(self._select(ToolRow, query, self._get_bundle(bundle_id).id, slug))
 
     def list_tools_with(self, text: str) -> list[tuple[str, str]]:
-        """Return the JSON of all tools that contains a text, each with the slug of its bundle."""
-        return [*chain.from_iterable(self._read_all(lambda db: listing.list_tools_with(db, text)))]
+        """Return the JSON of all tools that contains a text, each with the slug of its bundle. This reads all tools."""
+        return self._select(lambda slug, body: (slug, body), BODIES_WITH, text)
 
     # --- by name in code ------------------------------------------------------------------------------------------
 
@@ -251,31 +268,33 @@ class BundleReader:
 
     def find_slugs(self, words: Collection[str]) -> set[str]:
         """Return the bundles whose names are among these words. They are read from the files, without the index."""
-        slugs = self._directory.read_slugs() | {pack.slug for pack in self._builtins.read(listing.list_packs)}
+        built_in = self._builtins.read(lambda database: database.execute("select slug from bundles").fetchall())
+        slugs = self._directory.read_slugs() | {slug for (slug,) in built_in}
         names = set(map(python_name, words))
         return {slug for slug in slugs if python_name(slug) in names}
 
     def packs(self) -> list[StoredPack]:
         """Return all bundles, including disabled ones."""
-        return [*chain.from_iterable(self._read_all(listing.list_packs))]
+        return self._select(StoredPack, PACKS)
 
     def find_tool(self, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
         """Return a tool. Without a version, it is the newest that is enabled."""
-        rows = self._read_all(lambda db: listing.get_tool_by_name(db, slug, tool_slug, version))
-        return next(filter(None, rows), None)
+        return next(iter(self._select(ToolRow, f"{NAMED_TOOL} limit 1", slug, tool_slug, version)), None)
 
     def list_names(self, pack: StoredPack, after: str, limit: int | None = None) -> list[RegistryEntry]:
-        """Return tools of a bundle after this slug, at most `limit`."""
-        return self._read(lambda db: listing.list_names(db, pack.id, after, limit or NAMES_PER_PAGE), pack)
+        """Return tools of a bundle after this slug, ordered by slug, at most `limit`."""
+        return self._select(
+            lambda name, summary, enabled: RegistryEntry(name, summary, bool(enabled)),
+            *(NAMES, pack.id, after, limit or NAMES_PER_PAGE),
+        )
 
     def count_tools(self) -> dict[str, tuple[int, int]]:
-        """Return the number of tools of each bundle by ID, and how many are enabled. Versions count once."""
-        stored, built_in = self._read_all(listing.count_tools)
-        return {**stored, **built_in}
+        """Return the number of tools of each bundle by ID, and how many can be called. Versions count once."""
+        return dict(self._select(lambda bundle, total, enabled: (bundle, (total, enabled)), COUNTS))
 
     def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
         """Return the enabled tools of a bundle with the approximate size of their definitions in bytes."""
-        return self._read(lambda db: listing.list_definition_sizes(db, pack.id), pack)
+        return self._select(lambda name, size: (name, size), DEFINITION_SIZES, pack.id)
 
     def readers(self) -> "list[IndexReader]":
         """Return the indexes of stored tools for `ot.search`, without an index that is being built."""
@@ -290,18 +309,30 @@ class BundleReader:
 
     # --- both indexes -------------------------------------------------------------------------------------------
 
-    def _read(self, work: Callable[[sqlite3.Connection], T], bundle: BundleRow | StoredPack) -> T:
-        """Return what `work` finds in the index that has this bundle."""
-        return self._builtins.read(work) if bundle.built_in else self._directory.read(work)
+    def _select(self, make: Callable[..., T], query: str, *values: object) -> list[T]:
+        """Return what a query finds in the store, and then in the built-in bundles, each row converted by `make`."""
+        rows = self._read_all(lambda database: database.execute(query, values).fetchall())
+        return [make(*row) for row in rows]
 
-    def _read_all(self, work: Callable[[sqlite3.Connection], T]) -> Iterator[T]:
-        """Yield what `work` finds in the store, and then in the built-in bundles."""
-        yield self._directory.read(work)
-        yield self._builtins.read(work)
+    def _read_all(self, work: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
+        return [*self._directory.read(work), *self._builtins.read(work)]
 
     def _to_tools(self, rows: Sequence[ToolRow]) -> list[StoredTool]:
         usage = self._usage.of(row.id for row in rows) if rows else {}
         return [to_stored_tool(row, usage.get(row.id, NEVER_USED)) for row in rows]
+
+
+def _make_filters(tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool) -> Filters:
+    return Filters(
+        None if tags is None else sorted(set(tags)),
+        None if bundles is None else sorted(set(map(rules.check_id, bundles))),
+        bool(include_disabled),
+    )
+
+
+def tool_not_found(bundle_id: str, slug: str, version: str) -> BundleError:
+    details = {"bundle_id": bundle_id, "slug": slug, "version": version}
+    return BundleError(f"tool {slug}@{version} not found in bundle {bundle_id}", code="not_found", details=details)
 
 
 def to_stored_tool(row: ToolRow, usage: StoredToolUsage = NEVER_USED) -> StoredTool:

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from onetool.backends.http.definition import HttpImpl, OAuthFlow
     from onetool.backends.http.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
-    from onetool.bundles.listing import StoredPack, ToolRow
     from onetool.bundles.model import Bundle, StoredTool
+    from onetool.bundles.rows import StoredPack, ToolRow
     from onetool_child.json_types import JsonObject
 
 BUILT_IN = Path(__file__).with_name("builtin")

@@ -3,20 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onetool.bundles.listing import BundleRow
 from onetool.bundles.model import Switch
 from onetool.bundles.records import MAX_FILE_BYTES, ToolFile
+from onetool.bundles.rows import BundleRow
 from onetool.errors import BundleError
 from onetool_child.json_types import JsonMapping
-
-
-def bundle_not_found(bundle_id: str) -> BundleError:
-    return BundleError(f"bundle {bundle_id} not found", code="not_found", details={"bundle_id": bundle_id})
-
-
-def tool_not_found(bundle_id: str, slug: str, version: str) -> BundleError:
-    details = {"bundle_id": bundle_id, "slug": slug, "version": version}
-    return BundleError(f"tool {slug}@{version} not found in bundle {bundle_id}", code="not_found", details=details)
 
 
 def built_in(bundle_id: str) -> BundleError:
@@ -42,11 +33,6 @@ def slug_taken(slug: str, bundle_id: str) -> BundleError:
 def duplicate(number: int, slug: str, version: str) -> BundleError:
     message = f"tool {slug}@{version} already exists; a stored version never changes, so choose another"
     return BundleError(message, code="duplicate", details={"index": number, "slug": slug, "version": version})
-
-
-def unreadable_file(path: str) -> BundleError:
-    message = f"cannot read {path}: fix or move it (ot.health() reports the reason)"
-    return BundleError(message, code="duplicate", details={"file": path})
 
 
 def too_many_tools(stored: int, limit: int) -> BundleError:

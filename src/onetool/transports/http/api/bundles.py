@@ -8,9 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.admin.person import check_settings
-from onetool.bundles import BundleStore, store_errors
+from onetool.bundles import BundleStore
 from onetool.bundles.model import Bundle, BundleDraft, Page, StoredTool, Switch, ToolHit
 from onetool.bundles.owner_marks import list_marks, list_names
+from onetool.bundles.reader import tool_not_found
 from onetool.core.bus.authorize import describe_disabled
 from onetool.core.context import ToolContext
 from onetool.core.names import python_name
@@ -167,7 +168,7 @@ class BundleHandlers:
     async def get_tool(self, request: Request) -> Response:
         tool = await self._find_tool(request)
         if not identity.may_see(identity.build_context(request, self._app), tool):
-            raise store_errors.tool_not_found(*_tool_path(request))
+            raise tool_not_found(*_tool_path(request))
         return await self._api.run_in_thread(lambda: conditional_response(tool.as_json(), request.headers))
 
     async def put_tool(self, request: Request) -> Response:
