@@ -10,12 +10,13 @@ from onetool.app import OneTool
 
 P = ParamSpec("P")
 T = TypeVar("T")
-WRITE = "write"  # instead of a scope: the permission of the agent, and its policy
+READ = "read"  # instead of a scope: valid settings
+WRITE = "write"  # instead of a scope: valid settings, the permission of the agent, and its policy
 
 
 @dataclass(frozen=True)
 class Action(Generic[P, T]):
-    """A function that a person can call. `needs` is a scope, `write`, or nothing; `purpose` is for the message."""
+    """A function that a person can call. `needs` is a scope, `read`, `write` or nothing; `purpose` explains it."""
 
     function: Callable[Concatenate[OneTool, Person, P], Awaitable[T]]
     needs: str = ""
@@ -34,6 +35,7 @@ class Action(Generic[P, T]):
         """Raise if the person may not do this. It is the only place that decides this for REST and commands."""
         if self.needs == WRITE:
             person.require_change(app)
+        if self.needs in {READ, WRITE}:
             check_settings(app)
         elif self.needs:
             person.require(self.needs, self.purpose)

@@ -7,7 +7,7 @@ empty. A command prints the fields by their own names.
 import re
 from collections.abc import Mapping
 from operator import not_
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
@@ -165,3 +165,23 @@ class Query(ApiModel):
 class PageQuery(Query):
     page_size: Size = Field(default=DEFAULT_PAGE_SIZE, description=SIZE_DESCRIPTION)
     page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
+
+
+class FindingLocation(ApiModel):
+    file: str
+    line: int | None
+
+
+class Finding(ApiModel):
+    """A problem or warning."""
+
+    message: str
+    hint: str
+    location: FindingLocation | None
+    code: str
+    level: Literal["problem", "warning"]
+    fix: str = absent("", "Fix that is safe to make, for POST /api/health/fixes")
+
+
+class PageResponse(ApiModel):
+    next_page_token: str = absent(description="Send as pageToken with the same filters to get the next page")

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from onetool.admin.errors import AdminError
 from onetool.app import OneTool
 from onetool.core.agents import DEFAULT
-from onetool.core.context import Caller, Permission
+from onetool.core.context import Caller, Permission, ToolContext
 from onetool.errors import ToolError
+from onetool.runner.run_output import RunOutput
 from onetool.state.audit import Facts
+from onetool.state.disabled_tools import EVERYTHING
 from onetool.util.token_ids import OWNER, includes_scope
 
 
@@ -69,6 +71,28 @@ class Person:
         return Caller(
             self.agent_name, is_owner=is_owner, token_id=self.token_id, actor=self.name, client=self.transport
         )
+
+    def open_context(self, app: OneTool, output: RunOutput | None = None) -> ToolContext:
+        """Return the context for a call by this person."""
+        try:
+            return app.runs.open_context(self.caller, output)
+        except ToolError as error:  # the token's agent was removed from the settings
+            raise AdminError("permission_denied", error.message) from None
+
+    def require_enabling(self, app: OneTool, keys: Iterable[str]) -> None:
+        """Raise if an owner disabled one of these names or IDs, and the person may not enable it."""
+        marks = app.state.disabled_tools.list_owner_marks()
+        if not (self.has_scope("admin") or marks.isdisjoint({EVERYTHING, *keys})):
+            hint = (
+                "an owner can enable it in the admin UI, or with `onetool tools --enable` or `onetool bundles enable`; "
+                "others can store it as disabled"
+            )
+            raise AdminError("forbidden", "an owner disabled it", {"required": "admin"}, hint=hint)
+
+    def mark_disabled(self, app: OneTool, keys: Iterable[str], *, on: bool) -> None:
+        """Record what an owner disabled or enabled. Blocks on the disk."""
+        if self.has_scope("admin"):
+            app.state.disabled_tools.mark(keys, on=on)
 
     def require_change(self, app: OneTool) -> None:
         """Raise if the person may not change stored tools or enable and disable tools: permissions, then the policy."""

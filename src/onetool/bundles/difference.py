@@ -5,12 +5,13 @@ A tool is compared with the version that is called by its name. Literal credenti
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
 
 from onetool.backends.http import credentials
-from onetool.bundles.model import StoredTool, ToolDraft
+from onetool.bundles.model import StoredModel, StoredTool, ToolDraft
 from onetool.util.sanitize import clean
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -21,40 +22,42 @@ CONTEXT_CHARS = 40  # before the first difference of long values
 FIELDS = tuple(name for name in ToolDraft.model_fields if name not in {"is_enabled", "origin"})
 
 
-@dataclass(frozen=True, slots=True)
-class FieldChange:
-    """A changed part of a tool. `before` is None if it is new, `after` if it is removed."""
+class _Part(StoredModel):
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+
+class FieldChange(_Part):
+    """A changed part of a tool."""
 
     part: Part
     name: str
-    before: str | None
-    after: str | None
+    before: str | None = Field(description="null if it is new")
+    after: str | None = Field(description="null if it is removed")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChange:
-    """A tool that the document changes. `is_edited` if the current version was not imported, but written here."""
+class ToolChange(_Part):
+    """A tool that the document changes."""
 
     slug: str
-    version: str
+    version: str = Field(description="Version that is called now")
     new_version: str
-    is_edited: bool
+    is_edited: bool = Field(description="Whether the current version was not imported, but written here")
     changes: list[FieldChange]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutline:
+class ToolOutline(_Part):
     slug: str
     version: str
     request: str
 
 
-@dataclass(frozen=True, slots=True)
-class BundleDifference:
-    added: list[ToolOutline] = field(default_factory=list)
-    removed: list[ToolOutline] = field(default_factory=list)
-    changed: list[ToolChange] = field(default_factory=list)
-    unchanged: int = 0
+class BundleDifference(_Part):
+    """The changes that the document makes in the bundle."""
+
+    added: list[ToolOutline] = Field(default_factory=list)
+    removed: list[ToolOutline] = Field(default_factory=list)
+    changed: list[ToolChange] = Field(default_factory=list)
+    unchanged: Annotated[int, Field(ge=0)] = 0
 
 
 def find_current(versions: Iterable[StoredTool]) -> StoredTool:
@@ -69,7 +72,7 @@ def has_same_content(one: StoredTool | ToolDraft, other: StoredTool | ToolDraft)
 def outline_tool(slug: str, version: str, tool: StoredTool | ToolDraft) -> ToolOutline:
     impl = _mask(tool)
     request = f"{impl.get('method', 'GET')} {impl.get('urlTemplate', '')}" if impl else tool.type
-    return ToolOutline(slug, version, _shorten(request))
+    return ToolOutline(slug=slug, version=version, request=_shorten(request))
 
 
 def list_changes(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> list[FieldChange]:
@@ -100,8 +103,9 @@ def _list_texts(tool: StoredTool | ToolDraft) -> dict[str, str | None]:
 def _compare(part: Part, old: JsonMapping, new: JsonMapping, render: Any) -> Iterator[FieldChange]:
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
-            before, after = (None if side.get(name) is None else render(side[name]) for side in (old, new))
-            yield FieldChange(part, _shorten(name), *_shorten_pair(before, after))
+            texts = (None if side.get(name) is None else render(side[name]) for side in (old, new))
+            before, after = _shorten_pair(*texts)
+            yield FieldChange(part=part, name=_shorten(name), before=before, after=after)
 
 
 def _list_parameters(schema: JsonObject) -> dict[str, str]:

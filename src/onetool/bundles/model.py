@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
+from operator import not_
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
@@ -137,7 +138,9 @@ def is_none(value: object) -> bool:
     return value is None
 
 
-class _Model(BaseModel):
+class StoredModel(BaseModel):
+    """A model whose JSON is camelCase."""
+
     model_config = camel_case
 
     def as_json(self) -> JsonObject:
@@ -148,7 +151,7 @@ class _Model(BaseModel):
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
-class _Draft(_Model):
+class _Draft(StoredModel):
     @classmethod
     def of(cls, body: Self | JsonMapping) -> Self:
         """Return the draft for a JSON body. Raise BundleError if it is not valid."""
@@ -176,7 +179,7 @@ class Switch(_Draft):
     is_enabled: bool
 
 
-class PythonImpl(_Model):
+class PythonImpl(StoredModel):
     function: Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -309,7 +312,7 @@ def to_bundle_error(error: ValidationError) -> BundleError:
 # --- responses -----------------------------------------------------------------------------------------------------
 
 
-class Bundle(_Model):
+class Bundle(StoredModel):
     id: Id
     slug: Slug
     display_name: str
@@ -320,7 +323,7 @@ class Bundle(_Model):
     modified_at: Moment
 
 
-class StoredTool(_Model):
+class StoredTool(StoredModel):
     """A version of a stored tool.
 
     A tool can be called if `is_enabled` and `bundle_enabled` are both true. REST does not show `bundle_enabled`.
@@ -347,24 +350,27 @@ class StoredTool(_Model):
     call_count: int = 0
     last_called_at: Moment | None = None
     disabled_reason: str | None = Field(default=None, exclude_if=is_none)
-    problems: list[str] = Field(default_factory=list, exclude_if=lambda problems: not problems)
+    problems: list[str] = Field(default_factory=list, exclude_if=not_)
     bundle_enabled: bool = Field(default=True, exclude=True)
 
     @property
     def in_use(self) -> bool:
         return self.is_enabled and self.bundle_enabled and self.disabled_reason is None
 
-    def as_json(self) -> JsonObject:
-        """Return the REST representation: literal credentials are masked, with warnings about them."""
+    def to_view(self) -> "StoredToolView":
+        """Return the tool for clients: literal credentials are masked, with warnings about them."""
         from onetool.backends.http import credentials
 
-        body = self.as_stored()
         warnings = list_warnings(self.bundle_slug, self.http_impl, self.arg_schema)
+        fields = dict(self)
         if warnings:
-            masked = {"httpImpl": credentials.mask(self.http_impl)} if self.http_impl else {}
-            schema = credentials.replace_in_schema(self.arg_schema, lambda _location, _value: credentials.MASK)
-            body |= {**masked, "argSchema": schema, "warnings": warnings}
-        return body
+            fields["http_impl"] = credentials.mask(self.http_impl)
+            fields["arg_schema"] = credentials.replace_in_schema(self.arg_schema, lambda *_: credentials.MASK)
+        return StoredToolView.model_construct(**fields, warnings=warnings)
+
+    def as_json(self) -> JsonObject:
+        """Return the REST representation."""
+        return self.to_view().as_stored()
 
     def as_stored(self) -> JsonObject:
         """Return the tool with its credentials. Never show this to a client."""
@@ -375,6 +381,20 @@ class StoredTool(_Model):
         return self.model_copy(update={"disabled_reason": reason})
 
 
+class StoredToolView(StoredTool):
+    """A stored tool. Literal credentials are masked."""
+
+    warnings: list[str] = Field(default=[], exclude_if=not_, description="Literal credentials in the tool")
+
+    def to_view(self) -> "StoredToolView":
+        return self
+
+
+class FoundTool(StoredToolView):
+    score: float
+    match: Match
+
+
 @dataclass(frozen=True, slots=True)
 class ToolHit:
     """A search hit. Hits are ordered by descending `score`."""
@@ -383,8 +403,11 @@ class ToolHit:
     score: float
     match: Match
 
+    def to_view(self) -> FoundTool:
+        return FoundTool.model_construct(**dict(self.tool.to_view()), score=self.score, match=self.match)
+
     def as_json(self) -> JsonObject:
-        return {**self.tool.as_json(), "score": self.score, "match": self.match}
+        return self.to_view().as_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from heapq import nlargest
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from anyio import CapacityLimiter
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.bundles.secret_bindings import REFERENCE, SecretUse, find_secret_uses, list_uses
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from onetool.bundles.rows import StoredPack, ToolRow
     from onetool_child.json_types import JsonObject
 
+T = TypeVar("T")
 BUILT_IN = Path(__file__).with_name("builtin")
 PAGE_SIZE = 256
 SOURCE = "bundle"
@@ -62,6 +64,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
 MAX_RECENT = 1_000  # cached tools
 MAX_SIMILAR = 20
+MAX_READERS = 16
+MAX_WRITERS = 8
 LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for an index that is being built
 CLOSE_TIMEOUT_SECONDS = 2.0  # time to complete the batch of an index that is being built
 
@@ -112,6 +116,8 @@ class BundleSource(ToolSource):
         self._building_since = 0.0
         self.keeps_running = False  # whether this process outlives one command
         self._closing_stores = BackgroundTasks()
+        self._readers = CapacityLimiter(MAX_READERS)
+        self._writers = CapacityLimiter(MAX_WRITERS)
 
     def configure(self, loaded: Loaded, /) -> None:
         state = self._get_state()
@@ -135,6 +141,14 @@ class BundleSource(ToolSource):
         if self._store is None:
             self._store = open_store(self._loaded, self._get_state())
         return self._store
+
+    async def read(self, work: "Callable[[BundleStore], T]") -> T:
+        """Return what the function reads from the store, in a thread. Readers never wait for another process."""
+        return await run_in_thread(work, self.store, limiter=self._readers)
+
+    async def write(self, work: "Callable[[BundleStore], T]") -> T:
+        """Change the store in a thread."""
+        return await run_in_thread(work, self.store, limiter=self._writers)
 
     @property
     def is_building(self) -> bool:

@@ -1,7 +1,7 @@
 """The plan of an import into an existing bundle: versions to add, tools to keep or to disable, and the difference."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, count
 
 from onetool.bundles import difference
@@ -70,7 +70,9 @@ class UpdatePlan:
             return
         is_edited = new.origin is not None and current.origin is None
         changes = difference.list_changes(current, new)
-        self.difference.changed.append(ToolChange(slug, current.version, free, is_edited, changes))
+        self.difference.changed.append(
+            ToolChange(slug=slug, version=current.version, new_version=free, is_edited=is_edited, changes=changes)
+        )
         replaced = self._options.replaced_edits
         if is_edited and replaced is not None and slug not in replaced:
             self.kept.append(slug)
@@ -78,7 +80,7 @@ class UpdatePlan:
             self.added.append((slug, free, body))
 
     def _count_unchanged(self) -> None:
-        self.difference = replace(self.difference, unchanged=self.difference.unchanged + 1)
+        self.difference = self.difference.model_copy(update={"unchanged": self.difference.unchanged + 1})
 
     def _find_removed(self, found: BundleImport) -> Iterator[ToolOutline]:
         """Yield the imported tools that a document lacks. An archive removes nothing."""

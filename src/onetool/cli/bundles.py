@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from onetool.cli.app_runner import run_with_settings
-from onetool.cli.identity import user_name
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_destination, add_json, print_json
 from onetool.cli.terminal import is_terminal, print_notices
 from onetool.core.names import join_names, nearest, python_name
@@ -69,13 +69,11 @@ def main(options: Namespace) -> int:
         return _confirm_and_delete(options)
     work = {"export": _export, "enable": _set_enabled, "disable": _set_enabled}.get(options.action, _list)
 
-    async def run_in_thread(app: "OneTool") -> int:
-        import anyio.to_thread
-
+    async def execute(app: "OneTool") -> int:
         await app.discover()  # needed to check whether the functions of tools exist
-        return await anyio.to_thread.run_sync(work, app, options)
+        return await work(app, options)
 
-    return run_with_settings(options, run_in_thread)
+    return run_with_settings(options, execute)
 
 
 # --- list ----------------------------------------------------------------------------------------------------------
@@ -113,10 +111,12 @@ class Row:
         return "\n".join([line, *(f"  {tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in self._broken)])
 
 
-def _list(app: "OneTool", options: Namespace) -> int:
-    bundles = sorted(app.bundles.list_bundles(), key=lambda one: one.slug)
-    list_bundle_tools = app.bundles.store.list_bundle_tools
-    rows = [Row(bundle, [app.bundles.apply_state(tool) for tool in list_bundle_tools(bundle.id)]) for bundle in bundles]
+async def _list(app: "OneTool", options: Namespace) -> int:
+    def read(store: "BundleStore") -> list[Row]:
+        bundles = sorted(app.bundles.list_bundles(), key=lambda bundle: bundle.slug)
+        return [Row(bundle, [*map(app.bundles.apply_state, store.list_bundle_tools(bundle.id))]) for bundle in bundles]
+
+    rows = await app.bundles.read(read)
     chosen = rows if options.all else [row for row in rows if row.bundle.is_enabled]
     if options.json:
         print_json({"bundles": [row.to_json() for row in chosen]})
@@ -134,13 +134,12 @@ def _list(app: "OneTool", options: Namespace) -> int:
 # --- export --------------------------------------------------------------------------------------------------------
 
 
-def _export(app: "OneTool", options: Namespace) -> int:
-    from onetool.bundles import archive
+async def _export(app: "OneTool", options: Namespace) -> int:
+    from onetool.admin.imports import export_bundle
 
-    bundle = _bundle(app, options.slug)
-    tools = [tool.as_stored() for tool in app.bundles.store.list_bundle_tools(bundle.id)]
-    packed = archive.pack(bundle.as_json(), tools)
-    _, secrets = archive.strip_credentials(bundle.slug, tools)
+    bundle = await _find_bundle(app, options.slug)
+    exported = await export_bundle(app, identify_owner(), bundle.id)
+    secrets = exported.secrets
     if secrets:
         what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
         names = ", ".join(f"${{secret:{name}}}" for name in secrets)
@@ -148,25 +147,31 @@ def _export(app: "OneTool", options: Namespace) -> int:
             [f"{what} replaced in the archive by {names}. Set them with `onetool secret set` where you import it."]
         )
     if options.file == STDOUT:
-        sys.stdout.buffer.write(packed)
+        sys.stdout.buffer.write(exported.content)
         return 0
     file = Path(options.file or f"{bundle.slug}.zip")
+    _write(file, exported.content)
+    if options.json:
+        count = exported.tool_count
+        print_json(
+            {"bundle": bundle.slug, "tools": count, "file": str(file), "replacedCredentials": secrets}, indent=None
+        )
+    else:
+        count_text = pluralize(exported.tool_count, "tool")
+        print(f"Wrote {file}: {bundle.slug}, {count_text}. Detected credentials are stored as references.")
+    return 0
+
+
+def _write(file: Path, content: bytes) -> None:
     try:
         with file.open("xb") as new:
-            new.write(packed)
+            new.write(content)
     except FileExistsError:
         raise ToolError(
             f"{file} already exists", hint=f"choose another name, or {STDOUT} for standard output"
         ) from None
     except OSError as error:
         raise ToolError(f"cannot write {file}: {error.strerror or error}") from None
-    if options.json:
-        shown = {"bundle": bundle.slug, "tools": len(tools), "file": str(file), "replacedCredentials": secrets}
-        print_json(shown, indent=None)
-    else:
-        count = pluralize(len(tools), "tool")
-        print(f"Wrote {file}: {bundle.slug}, {count}. Detected credentials are stored as references.")
-    return 0
 
 
 # --- delete --------------------------------------------------------------------------------------------------------
@@ -177,23 +182,29 @@ def _confirm_and_delete(options: Namespace) -> int:
     slug, tool, version = _split_name(options.what)
 
     async def plan(app: "OneTool") -> "tuple[Bundle, list[StoredTool]]":
-        bundle = _bundle(app, slug)
+        bundle, tools = await _find_tools(app, slug, tool, version)
         if bundle.is_built_in:
             hint = f"onetool bundles disable {bundle.slug}"
             raise ToolError(f"cannot delete {bundle.slug}: it is part of OneTool", hint=hint)
-        tools = app.bundles.store.list_bundle_tools(bundle.id)
-        return bundle, _versions(bundle, tools, tool, version) if tool else tools
+        return bundle, tools
 
     bundle, tools = run_with_settings(options, plan)
-    what = ", ".join(f"{bundle.slug}.{each.slug}@{each.version}" for each in tools)
+    deleted = [_name(one) for one in tools]
+    what = ", ".join(deleted)
     if not tool:
-        what = f"the bundle {bundle.slug} with {pluralize(len({each.slug for each in tools}), 'tool')}"
+        what = f"the bundle {bundle.slug} with {pluralize(len({one.slug for one in tools}), 'tool')}"
+        deleted.append(bundle.slug)
     _confirm(what, options)
 
-    async def delete(app: "OneTool") -> list[str]:
-        return _delete(app, bundle, tools, is_bundle=not tool)
+    async def delete(app: "OneTool") -> None:
+        from onetool.admin.stored_tools import delete_bundle, delete_tool
 
-    deleted = run_with_settings(options, delete)
+        for one in tools:
+            await delete_tool(app, identify_owner(), bundle.id, one.slug, one.version)
+        if not tool:
+            await delete_bundle(app, identify_owner(), bundle.id)
+
+    run_with_settings(options, delete)
     if options.json:
         print_json({"deleted": deleted}, indent=None)
     else:
@@ -211,45 +222,29 @@ def _confirm(what: str, options: Namespace) -> None:
         raise ToolError("nothing was deleted: not confirmed")
 
 
-def _delete(app: "OneTool", bundle: "Bundle", tools: "list[StoredTool]", *, is_bundle: bool) -> list[str]:
-    store = app.bundles.store
-    deleted = []
-    try:
-        for tool in tools:
-            store.delete_tool(bundle.id, tool.slug, tool.version)
-            deleted.append(f"{bundle.slug}.{tool.slug}@{tool.version}")
-        if is_bundle:
-            store.delete_bundle(bundle.id)
-            deleted.append(bundle.slug)
-    finally:
-        if deleted:
-            _record(app, "bundle.deleted" if is_bundle else "tool.deleted", deleted)
-    return deleted
-
-
-def _record(app: "OneTool", action: str, names: list[str]) -> None:
-    app.audit.change(action, names, actor=user_name(), transport="cli")
-
-
 # --- enable and disable --------------------------------------------------------------------------------------------
 
 
-def _set_enabled(app: "OneTool", options: Namespace) -> int:
-    from onetool.bundles.owner_marks import list_marks
+async def _set_enabled(app: "OneTool", options: Namespace) -> int:
+    from onetool.admin.stored_tools import set_bundle_enabled, set_version_enabled
 
     on = options.action == "enable"
+    switch = {"isEnabled": on}
     slug, tool, version = _split_name(options.what)
-    bundle = _bundle(app, slug)
-    store = app.bundles.store
+    bundle, tools = await _find_tools(app, slug, tool, version)
+    owner = identify_owner()
     if not tool:
-        store.set_bundle_enabled(bundle.id, on)
+        await set_bundle_enabled(app, owner, bundle.id, switch)
         changed = [bundle.slug]
-        app.state.disabled_tools.mark([bundle.id, bundle.slug], on=on)
     else:
-        chosen = _versions(bundle, store.list_bundle_tools(bundle.id), tool, version)
-        changed = [_set_tool_enabled(store, bundle, one, on=on) for one in chosen]
-        app.state.disabled_tools.mark(list_marks(store, chosen, on=on), on=on)
-    _record(app, f"{'tool' if tool else 'bundle'}.{options.action}d", changed)
+        try:
+            for one in tools:
+                await set_version_enabled(app, owner, bundle.id, one.slug, one.version, switch=switch)
+        except BundleError as error:
+            if error.fields.get("code") != "bundle_disabled":
+                raise
+            raise ToolError(error.message, hint=f"onetool bundles enable {bundle.slug}") from None
+        changed = [_name(one) for one in tools]
     if options.json:
         print_json({"changed": changed, "isEnabled": on}, indent=None)
         return 0
@@ -268,36 +263,36 @@ def _split_name(what: str) -> tuple[str, str, str]:
     return slug, tool, version
 
 
-def _set_tool_enabled(store: "BundleStore", bundle: "Bundle", tool: "StoredTool", *, on: bool) -> str:
-    try:
-        store.set_tool_enabled(bundle.id, tool.slug, tool.version, on)
-    except BundleError as error:
-        if error.fields.get("code") != "bundle_disabled":
-            raise
-        raise ToolError(error.message, hint=f"onetool bundles enable {bundle.slug}") from None
-    return f"{bundle.slug}.{tool.slug}@{tool.version}"
-
-
 # --- lookup --------------------------------------------------------------------------------------------------------
 
 
-def _bundle(app: "OneTool", slug: str) -> "Bundle":
-    found = app.bundles.store.bundle_by_slug(slug)
-    if found is None:
-        raise _unknown(f"bundle {quote(slug)}", slug, [bundle.slug for bundle in app.bundles.list_bundles()])
-    return found
+def _name(tool: "StoredTool") -> str:
+    return f"{tool.bundle_slug}.{tool.slug}@{tool.version}"
 
 
-def _versions(bundle: "Bundle", tools: "list[StoredTool]", slug: str, version: str) -> "list[StoredTool]":
-    exact = [tool for tool in tools if tool.slug == slug]
-    named = exact or [tool for tool in tools if python_name(tool.slug) == slug]
-    if not named:
-        raise _unknown(f"tool {quote(slug)} in bundle {bundle.slug}", slug, sorted({tool.slug for tool in tools}))
-    chosen = [tool for tool in named if version in {"", tool.version}]
+async def _find_bundle(app: "OneTool", slug: str) -> "Bundle":
+    bundle = await app.bundles.read(lambda store: store.bundle_by_slug(slug))
+    if bundle is None:
+        names = await app.bundles.read(lambda _store: [bundle.slug for bundle in app.bundles.list_bundles()])
+        raise _unknown(f"bundle {quote(slug)}", slug, names)
+    return bundle
+
+
+async def _find_tools(app: "OneTool", slug: str, tool: str, version: str) -> "tuple[Bundle, list[StoredTool]]":
+    """Return a bundle and the versions with this name; all tools of the bundle if `tool` is empty."""
+    bundle = await _find_bundle(app, slug)
+    tools = await app.bundles.read(lambda store: store.list_bundle_tools(bundle.id))
+    if not tool:
+        return bundle, tools
+    exact = [one for one in tools if one.slug == tool]
+    versions = exact or [one for one in tools if python_name(one.slug) == tool]
+    if not versions:
+        raise _unknown(f"tool {quote(tool)} in bundle {bundle.slug}", tool, sorted({one.slug for one in tools}))
+    chosen = [one for one in versions if version in {"", one.version}]
     if not chosen:
-        versions = ", ".join(tool.version for tool in named)
-        raise ToolError(f"unknown version {quote(version)} of {bundle.slug}.{slug}: expected {versions}")
-    return chosen
+        existing = ", ".join(one.version for one in versions)
+        raise ToolError(f"unknown version {quote(version)} of {bundle.slug}.{tool}: expected {existing}")
+    return bundle, chosen
 
 
 def _unknown(what: str, name: str, known: list[str]) -> ToolError:

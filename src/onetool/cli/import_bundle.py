@@ -10,7 +10,7 @@ import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -232,7 +232,7 @@ def _to_json(report: Report) -> JsonObject:
         "isNew": report.result.is_new,
         "written": not report.is_dry,
         "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.result.added],
-        "difference": asdict(report.result.difference, dict_factory=_to_camel_case),
+        "difference": report.result.difference.as_json(),
         "kept": report.result.kept,
         "disabled": report.result.disabled,
         "problems": report.found.problems,
@@ -244,12 +244,6 @@ def _to_json(report: Report) -> JsonObject:
         "done": report.done,
         "diff": report.diff,
     }
-
-
-def _to_camel_case(pairs: list[tuple[str, Any]]) -> JsonObject:
-    from pydantic.alias_generators import to_camel
-
-    return {to_camel(name): value for name, value in pairs}
 
 
 def _text(report: Report) -> Iterator[str]:

@@ -218,10 +218,12 @@ class Registry:
         self.sources = sources
         self.aliases: Mapping[str, str] = aliases or {}
         self.switches: DisabledTools | None = None
+        self.switch_lock = asyncio.Lock()  # of changes that depend on what is enabled
         self._admits: Callable[[Tool | RegistryEntry], bool] | None = None  # filters the tools of a view
         self._off: frozenset[str] = frozenset()
         self._off_reason = ""
         self._off_version = 0
+        self._refreshing: asyncio.Task[None] | None = None
 
     @property
     def version(self) -> int:
@@ -233,6 +235,18 @@ class Registry:
         for source in self.sources:  # in order: a later source may reject a pack of an earlier one
             await source.refresh(words)
         self.apply_switches()
+
+    async def refresh_within(self, seconds: float) -> bool:
+        """Update the set of tools, together with other callers. Return whether it took less than this time.
+
+        Otherwise, slow sources finish in the background.
+        """
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.ensure_future(self.refresh())
+        done, _ = await asyncio.wait((self._refreshing,), timeout=seconds)
+        for task in done:
+            task.result()
+        return bool(done)
 
     def configure(self, loaded: "Loaded", switches: "DisabledTools") -> None:
         """Apply new settings to all sources. `switches` are the tools and packs that people disabled."""

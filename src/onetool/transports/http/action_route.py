@@ -1,19 +1,21 @@
 """REST routes of actions: the models of the function are those of the request and the response."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.admin.action import Action
-from onetool.admin.model import ApiModel, Query, camel_case
-from onetool.admin.precondition import Precondition
+from onetool.admin.model import Query, camel_case
+from onetool.admin.precondition import Precondition, compute_etag
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
+from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import conditional_response, json_response, read_precondition
 from onetool.transports.http.routing import Operation, ResponseSpec, read_query
 from onetool_child.json_types import JsonObject
@@ -24,7 +26,10 @@ class ActionRoute:
     """The route of an action, whose parameters are those of the path, a query, a body and a precondition.
 
     `description` is that of the response. `errors` are error codes beyond those that every operation has. With
-    `has_etag`, the response has an ETag, and no body if the client has it already.
+    `has_etag`, the response has an ETag, and no body if the client has it already. With `sends_etag`, the response to a
+    write has the ETag of what was changed. `created` describes the response with status 201 of an action that returns
+    whether the thing is new. `media` are the media types of a body that is not JSON, and `render` makes the response
+    if it is not JSON.
     """
 
     method: str
@@ -34,38 +39,76 @@ class ActionRoute:
     status: int = 200
     errors: Sequence[str] = ()
     has_etag: bool = False
+    sends_etag: bool = False
+    created: str = ""
+    is_redacted: bool = True  # secrets are removed from the response
+    media: Mapping[str, JsonObject] | None = None
+    render: Callable[[Any], Response] | None = None
 
     def make_operation(self, api: Api) -> Operation:
         signature = inspect.signature(self.action.function)
         inputs = {name: parameter.annotation for name, parameter in list(signature.parameters.items())[2:]}
-        models = [kind for kind in inputs.values() if issubclass(kind, ApiModel)]
+        models = [get_args(kind)[-1] if _is_late(kind) else kind for kind in inputs.values()]
+        models = [kind for kind in models if issubclass(kind, BaseModel)]
+        answer = get_args(signature.return_annotation)[0] if self.created else signature.return_annotation
         return Operation(
             self.method,
             self.path,
             partial(self._handle, api, inputs),
             self.action.summary,
-            {self.status: ResponseSpec(self.description, signature.return_annotation)},
+            self._describe_responses(answer),
             query=next((model for model in models if issubclass(model, Query)), None),
-            body=next((model for model in models if not issubclass(model, Query)), None),
+            body=next(
+                (model for model in models if not issubclass(model, Query)), self.media if not self.render else None
+            ),
             errors=self.errors,
             has_etag=self.has_etag,
             is_conditional=Precondition in inputs.values(),
         )
+
+    def _describe_responses(self, answer: Any) -> dict[int, ResponseSpec]:
+        if self.render is not None:
+            return {self.status: ResponseSpec(self.description, media=self.media or {})}
+        responses = {self.status: ResponseSpec(self.description, answer)}
+        return {**responses, 201: ResponseSpec(self.created, answer)} if self.created else responses
 
     async def _handle(self, api: Api, inputs: Mapping[str, Any], request: Request) -> Response:
         person = identity.get_person(request)
         self.action.authorize(api.app, person)  # before the input is read
         arguments = {name: await _read_input(api, request, name, kind) for name, kind in inputs.items()}
         answer = await self.action(api.app, person, **arguments)
-        return await api.run_in_thread(lambda: self._respond(api.to_json(answer), request))
+        status = self.status
+        if self.created:
+            answer, is_new = answer
+            status = 201 if is_new else status
+        return await api.run_in_thread(lambda: self._respond(api, answer, status, request))
 
-    def _respond(self, data: JsonObject, request: Request) -> Response:
-        return conditional_response(data, request.headers) if self.has_etag else json_response(data, self.status)
+    def _respond(self, api: Api, answer: Any, status: int, request: Request) -> Response:
+        if self.render is not None:
+            return self.render(answer)
+        if answer is None:
+            return Response(status_code=status)
+        data = api.to_json(answer) if self.is_redacted else answer.as_json()
+        if self.has_etag:
+            return conditional_response(data, request.headers)
+        tag = getattr(answer, "etag", None)
+        if tag is None and self.sends_etag:
+            tag = compute_etag(data)
+        return json_response(data, status, {"etag": tag} if tag else None)
+
+
+def _is_late(kind: Any) -> bool:
+    """Return whether a body is validated by the action, because other errors take precedence over those of the body."""
+    return get_origin(kind) is Annotated
 
 
 async def _read_input(api: Api, request: Request, name: str, kind: Any) -> Any:
     if kind is str:
         return request.path_params[camel_case(name)]
+    if kind is bytes:
+        return await request.body()
+    if _is_late(kind):
+        return await RequestBody.from_request(request)
     if kind is Precondition:
         return read_precondition(request.headers)
     if issubclass(kind, Query):

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from onetool.admin.imports import SecretUseInfo
 from onetool.admin.model import ApiModel, Count, Flag, Query, Size, Text, Time, absent
 from onetool.core.policy.rules import Choice
-from onetool.transports.http.models import SecretUseInfo
 from onetool_child.json_types import JsonObject
 
 SettingsValues = JsonObject

@@ -16,15 +16,9 @@ from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers
 from onetool.transports.http.api.audit import AuditHandlers
-from onetool.transports.http.api.bundles import BundleHandlers
-from onetool.transports.http.api.catalog import ToolCatalog
 from onetool.transports.http.api.changes import ChangeHandlers
 from onetool.transports.http.api.clients import ClientHandlers
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.api.completions import CompletionHandlers
-from onetool.transports.http.api.imports import ImportHandlers
-from onetool.transports.http.api.packs import PackHandlers
-from onetool.transports.http.api.request_preview import PreviewHandlers
 from onetool.transports.http.api.requirements import RequirementHandlers
 from onetool.transports.http.api.results import ResultHandlers
 from onetool.transports.http.api.runs import RunHandlers
@@ -34,7 +28,7 @@ from onetool.transports.http.api.settings import SettingsHandlers
 from onetool.transports.http.api.settings_edits import SettingsEdits
 from onetool.transports.http.api.sign_ins import SignInHandlers
 from onetool.transports.http.api.stats import StatsHandlers
-from onetool.transports.http.api.tools import ToolHandlers
+from onetool.transports.http.api.tool_calls import ToolCallHandlers
 from onetool.transports.http.auth import AuthMiddleware
 from onetool.transports.http.errors import ErrorBoundary
 from onetool.transports.http.issuers import IssuerDirectory
@@ -43,7 +37,7 @@ from onetool.transports.http.live_tokens import LiveTokens
 from onetool.transports.http.metrics import Metrics
 from onetool.transports.http.request_checks import Bind
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.route_table import ROUTES
+from onetool.transports.http.route_table import IMPORT_ROUTES, ROUTES, STORED_ROUTES, TOOL_ROUTES
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, build_document
 from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.sign_in import BrowserSignIn
@@ -140,24 +134,21 @@ def _path_schemas() -> Mapping[str, JsonObject]:
 def _operations(
     api: Api, metrics: Metrics, sessions: BrowserSessions, neighbors: Neighbors | None
 ) -> Iterator[Operation]:
-    catalog = ToolCatalog(api.app)
+    api.app.bundles.keeps_running = True
     if neighbors is not None:
         neighbors.on_open(lambda other: api.live_runs.follow(other.bus.events))
-    yield from BundleHandlers(api).operations()
-    yield from ToolHandlers(api, catalog).operations()
-    yield from PackHandlers(api, catalog).operations()
-    yield from CompletionHandlers(api, catalog).operations()
+    yield from (route.make_operation(api) for route in (*STORED_ROUTES, *TOOL_ROUTES))
+    yield from ToolCallHandlers(api).operations()
     yield from RunHandlers(api).operations()
     yield from ResultHandlers(api).operations()
     yield from StatsHandlers(api).operations()
-    yield from ChangeHandlers(api, catalog).operations()
-    yield from ImportHandlers(api).operations()
-    yield from PreviewHandlers(api).operations()
+    yield from ChangeHandlers(api).operations()
+    yield from (route.make_operation(api) for route in IMPORT_ROUTES)
     yield from ApprovalHandlers(api).operations()
     yield from SessionHandlers(api, sessions).operations()
     edits = SettingsEdits(api)
     yield from ServerHandlers(api, edits).operations()
-    yield from AgentHandlers(api, edits, catalog).operations()
+    yield from AgentHandlers(api, edits).operations()
     yield from SettingsHandlers(api, edits).operations()
     yield from RequirementHandlers(api, edits).operations()
     yield from (route.make_operation(api) for route in ROUTES)

@@ -1,72 +1,67 @@
 """JSON request bodies, parsed strictly: no duplicate keys, no NaN, no infinite or oversized numbers.
 
-Other errors take precedence over those of the body, so parsing never raises: an invalid body becomes a mapping that
-raises its error on first access.
+Other errors take precedence over those of the body, so it is a mapping that is parsed on first access.
 """
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from math import isfinite
 from typing import Any, NoReturn, Self
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from onetool.bundles.model import MAX_NESTING
 from onetool.transports.http.errors import ApiError
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, has_few_values
 
 MEDIA_TYPE = "application/json"
 MAX_DIGITS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
-    """An unparsed request body."""
+class RequestBody(Mapping[str, Any]):
+    """The body of a request. It is parsed when it is first read, and then raises its errors.
 
-    media_type: str
-    encoding: str
-    content: bytes
+    Parsing a large body takes long: do not read it on the event loop.
+    """
+
+    def __init__(self, headers: Headers, content: bytes) -> None:
+        self._headers = headers
+        self.content = content
 
     @classmethod
     async def from_request(cls, request: Request) -> Self:
-        headers = request.headers
-        return cls(headers.get("content-type", ""), headers.get("content-encoding", ""), await request.body())
+        return cls(request.headers, await request.body())
 
-    def data(self) -> JsonMapping:
-        """Parse the body. Large bodies take long: do not call this on the event loop."""
-        try:
-            _check_media_type(self)
-            data = _parse(self.content)
-            if isinstance(data, dict):
-                return data
+    @cached_property
+    def _members(self) -> JsonObject:
+        _check_media_type(self._headers.get("content-type", ""), self._headers.get("content-encoding", ""))
+        data = _parse(self.content)
+        if not isinstance(data, dict):
             raise _invalid("the request body must be a JSON object")
-        except ApiError as error:
-            return _InvalidBody(error)
+        return data
+
+    def __getitem__(self, name: str) -> Any:
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
-class _InvalidBody(Mapping[str, Any]):
-    """A body that raises its error on every access."""
-
-    def __init__(self, error: ApiError) -> None:
-        self._error = error
-
-    def _raise_error(self, *_: object) -> NoReturn:
-        raise self._error
-
-    __getitem__ = __iter__ = __len__ = _raise_error
-
-
-def _check_media_type(body: RequestBody) -> None:
-    kind, _, parameters = body.media_type.partition(";")
+def _check_media_type(media_type: str, encoding: str) -> None:
+    kind, _, parameters = media_type.partition(";")
     charset = parameters.replace(" ", "").replace('"', "").lower()
     if kind.strip().lower() != MEDIA_TYPE or charset not in {"", "charset=utf-8"}:
-        problem = f"unsupported Content-Type {body.media_type!r}" if body.media_type else "missing Content-Type"
+        problem = f"unsupported Content-Type {media_type!r}" if media_type else "missing Content-Type"
         raise ApiError("unsupported_media_type", problem, hint=f"send the header Content-Type: {MEDIA_TYPE}")
-    if body.encoding.strip().lower() not in {"", "identity"}:
-        message = f"unsupported Content-Encoding {body.encoding!r}"
+    if encoding.strip().lower() not in {"", "identity"}:
+        message = f"unsupported Content-Encoding {encoding!r}"
         raise ApiError("unsupported_media_type", message, hint="remove the Content-Encoding header")
 
 

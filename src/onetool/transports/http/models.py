@@ -3,11 +3,9 @@
 Names are snake_case here and camelCase in JSON. A response has every field, except `absent` fields that are empty.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import (
-    AliasChoices,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -16,60 +14,39 @@ from pydantic import (
     create_model,
 )
 
-from onetool.admin.errors import AdminError
+from onetool.admin.imports import SecretUseKey
 from onetool.admin.model import (
-    BUNDLE_IDS,
-    DEFAULT_PAGE_SIZE,
-    LIST_DESCRIPTION,
     MAX_NUMBER,
-    MAX_PAGE_SIZE,
     SIZE_DESCRIPTION,
     ApiModel,
     Count,
+    Finding,
     Flag,
-    Ids,
     Milliseconds,
     Moments,
     Number,
-    PageQuery,
     Query,
     Size,
-    Tags,
     Text,
     Time,
     absent,
     take_single,
 )
-from onetool.backends.http.definition import HttpImpl
-from onetool.bundles.difference import Part
 from onetool.bundles.model import (
-    Bundle,
-    Id,
-    Match,
-    Moment,
-    PythonImpl,
-    StoredTool,
-    ToolDraft,
     is_none,
 )
-from onetool.bundles.secret_bindings import SecretUse, normalize_origin
-from onetool.core.schema import ANY_OBJECT
 from onetool.results.window import Unit
 from onetool.runs.decisions import MAX_SECONDS, TOOL_PATTERN
 from onetool.runs.grants import MAX_COUNT
 from onetool.state.run_records import CallState, RunState
 from onetool.stats.history import State as RunListState
 from onetool.stats.summary import PERIODS, StatsSummary
-from onetool.transports.http.api.catalog import Kind
 from onetool.transports.http.errors import STATUS
 from onetool_child.data import FORMATS
 from onetool_child.json_types import JsonObject
 
 DEFAULT_LINES = 100
 ALL_TIME = "all"
-
-
-Permissions = list[Literal["read", "write", "exec", "network"]]
 
 
 class ErrorBody(ApiModel):
@@ -80,52 +57,6 @@ class ErrorBody(ApiModel):
 
 class ErrorResponse(ApiModel):
     error: ErrorBody
-
-
-class StoredQuery(PageQuery):
-    include_disabled: Flag = Field(default=False, description="Include disabled items")
-
-
-class BundlesQuery(StoredQuery):
-    bundle_ids: Ids | None = BUNDLE_IDS
-
-
-class StoredToolsQuery(StoredQuery):
-    tags: Tags | None = Field(default=None, description=f"Only tools with any of these tags; {LIST_DESCRIPTION}")
-    bundle_ids: Ids | None = BUNDLE_IDS
-    page_size: Size = Field(
-        default=DEFAULT_PAGE_SIZE,
-        validation_alias=AliasChoices("recommendedPageSize", "pageSize"),
-        description=f"{SIZE_DESCRIPTION}. pageSize is an alias; send only one",
-    )
-
-    ALIASES = ("pageSize",)
-
-    @classmethod
-    def read(cls, values: Mapping[str, list[str]]) -> Self:
-        if {"pageSize", "recommendedPageSize"} <= values.keys():
-            message = "pageSize and recommendedPageSize are aliases: send only one"
-            raise AdminError("invalid", message, {"parameter": "pageSize"})
-        return super().read(values)
-
-
-class StoredSearchQuery(StoredQuery):
-    q: Annotated[Text, WithJsonSchema({"type": "string", "pattern": r"\S"})] = Field(
-        description="Search text; ignores case and accents and has no special characters"
-    )
-
-
-class ToolsQuery(PageQuery):
-    q: Text = Field(default="", description="Search text")
-    pack: Text = Field(default="", description="Only tools of this pack")
-    kind: Annotated[Kind, BeforeValidator(take_single)] | None = Field(
-        default=None, description="Only tools of this kind"
-    )
-    is_enabled: Flag | None = Field(default=None, description="true: only enabled tools; false: only disabled tools")
-
-
-class CompletionsQuery(Query):
-    prefix: Text = Field(default="", description="Start of a pack's name, or a pack, a dot and the start of a tool's")
 
 
 class WindowQuery(Query):
@@ -167,147 +98,6 @@ class RunListQuery(RunFilterQuery):
     page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
 
 
-class ImportQuery(Query):
-    name: Text = Field(default="", description="Slug for the bundle")
-    server: Text = Field(default="", description="Base URL of the API; overrides the one in the document")
-    auth: Text = Field(
-        default="",
-        description="Authentication of operations that declare none: bearer, basic, header:NAME or query:NAME",
-    )
-    header: list[str] = Field(default=[], description="Header that all tools send, like X-Version: 2; repeatable")
-    update: Flag = Field(default=False, description="Add new versions to an existing bundle with this slug")
-    dry_run: Flag = Field(default=False, description="Return the difference without storing anything")
-    replace: list[str] = Field(default=[], description="Tool whose local edits the update replaces; repeatable")
-    disable_removed: Flag = Field(default=False, description="Disable imported tools that the document lacks")
-    url: Text = Field(default="", description="URL of the document, instead of a body. The host must be allowed")
-
-
-# --- stored tools --------------------------------------------------------------------------------------------------
-
-
-class ToolBody(ToolDraft):
-    """A tool to store, with the implementation of its type."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [
-                {"properties": {"type": {"const": "http"}, "pythonImpl": {"type": "null"}}, "required": ["httpImpl"]},
-                {
-                    "properties": {"type": {"enum": ["python", "go"]}, "httpImpl": {"type": "null"}},
-                    "required": ["pythonImpl"],
-                },
-            ]
-        },
-    )
-    http_impl: HttpImpl | None = None  # type: ignore[assignment]
-    python_impl: PythonImpl | None = None
-
-
-class StoredToolView(StoredTool):
-    """A stored tool. Literal credentials are masked."""
-
-    warnings: list[str] = absent([], "Literal credentials in the tool")
-
-
-class FoundTool(StoredToolView):
-    score: float
-    match: Match
-
-
-class PageResponse(ApiModel):
-    next_page_token: str = absent(description="Send as pageToken with the same filters to get the next page")
-
-
-class BundlePage(PageResponse):
-    bundles: Annotated[list[Bundle], Field(max_length=MAX_PAGE_SIZE)]
-
-
-class StoredToolPage(PageResponse):
-    tools: Annotated[list[StoredToolView], Field(max_length=MAX_PAGE_SIZE)]
-
-
-class FoundToolPage(PageResponse):
-    tools: Annotated[list[FoundTool], Field(max_length=MAX_PAGE_SIZE)]
-
-
-class FieldChangeView(ApiModel):
-    part: Part
-    name: str
-    before: str | None = Field(description="null if it is new")
-    after: str | None = Field(description="null if it is removed")
-
-
-class ToolChangeView(ApiModel):
-    slug: str
-    version: str = Field(description="Version that is called now")
-    new_version: str
-    is_edited: bool = Field(description="Whether the current version was not imported, but written here")
-    changes: list[FieldChangeView]
-
-
-class ToolOutlineView(ApiModel):
-    slug: str
-    version: str
-    request: str
-
-
-class DifferenceView(ApiModel):
-    """The changes that the document makes in the bundle."""
-
-    added: list[ToolOutlineView]
-    removed: list[ToolOutlineView]
-    changed: list[ToolChangeView]
-    unchanged: Count
-
-
-class SecretUseKey(ApiModel):
-    """A secret that tools of a bundle send to an origin."""
-
-    bundle: str
-    name: str
-    origin: str = Field(description="Such as `https://api.example.com`")
-
-    def to_use(self) -> SecretUse:
-        return SecretUse(self.bundle, self.name, normalize_origin(self.origin))
-
-
-class SecretUseInfo(SecretUseKey):
-    is_allowed: bool = Field(description="Whether an owner allowed it; if not, calls of these tools fail")
-
-
-class ImportedBundle(ApiModel):
-    bundle: Bundle | None = Field(description="null for a new bundle that is not stored yet")
-    slug: str
-    display_name: str
-    is_new: bool
-    tool_count: Count = Field(description="Number of new versions")
-    difference: DifferenceView
-    kept: list[str] = Field(description="Tools that were not updated, because of local edits")
-    disabled: list[str] = Field(description="Tools that the update disables")
-    hosts: list[str] = Field(description="Hosts to add to http.allowedHosts")
-    secrets: list[str] = Field(description="Secrets to add to secrets.yaml")
-    missing_hosts: list[str] = Field(description="Hosts that the settings do not allow")
-    missing_secrets: list[str] = Field(description="Secrets that have no value")
-    secret_uses: list[SecretUseInfo] = Field(description="Where the tools send secrets, and whether they may")
-    problems: list[str]
-    warnings: list[str] = Field(description="Literal credentials in the tools")
-
-
-# --- completions ---------------------------------------------------------------------------------------------------
-
-
-class NameCompletion(ApiModel):
-    text: str = Field(description="The name as written in code; for a tool without its pack")
-    kind: Literal["pack", "tool"]
-    signature: str = absent()
-    description: str = absent()
-
-
-class CompletionList(ApiModel):
-    completions: list[NameCompletion]
-    is_complete: bool = Field(description="Whether these are all names with this prefix")
-
-
 # --- calls and runs ------------------------------------------------------------------------------------------------
 
 
@@ -330,24 +120,6 @@ class RequirementsResult(ApiModel):
     hosts: list[str] = Field(description="Hosts that were added")
     secrets: list[str] = Field(description="Names of secrets that were stored")
     difference: str = Field(description="Difference of the settings file")
-
-
-class RequestView(ApiModel):
-    """A request as it would be sent, with secrets redacted."""
-
-    step: str = absent(description="Name of the first step, if the tool has steps")
-    method: str
-    url: str
-    headers: list[tuple[str, str]]
-    body: str | None = None
-
-
-class PreviewBody(ApiModel):
-    """A call of an HTTP tool, which does not have to be stored."""
-
-    http_impl: JsonObject
-    arg_schema: JsonObject = Field(default_factory=lambda: dict(ANY_OBJECT))
-    args: JsonObject = Field(default_factory=dict)
 
 
 class Call(ApiModel):
@@ -611,106 +383,6 @@ class ResultWindow(ApiModel):
     positions: list[int] | None = Field(default=None, exclude_if=is_none)
     unit: Literal["chars"] | None = absent(None)
     total_chars: Count | None = Field(default=None, exclude_if=is_none)
-
-
-# --- tools and packs of every kind ---------------------------------------------------------------------------------
-
-
-class ToolLine(ApiModel):
-    name: str
-    python_name: str = Field(description="Name as written in code; also accepted in paths")
-    pack: str
-    kind: Kind
-    source: str
-    description: str
-    signature: str
-    permissions: Permissions
-    effects: list[Literal["read", "write", "exec", "external"]]
-    is_idempotent: bool = Field(description="Whether a call may be repeated without harm")
-    labels: list[Literal["private", "untrusted"]] = Field(description="Labels of results, for the policy `guarded`")
-    is_enabled: bool
-    disabled_reason: str = absent()
-
-
-class LastError(ApiModel):
-    type: str
-    at: Time
-
-
-class ToolUsage(ApiModel):
-    calls: Count
-    errors: Count
-    p50_ms: float | None
-    last_called_at: Time = absent()
-    last_error: LastError | None = absent(None)
-
-
-class ToolVersion(ApiModel):
-    id: Id
-    bundle_id: Id
-    version: str
-    is_enabled: bool
-    disabled_reason: str | None = absent(None)
-    modified_at: Moment
-    call_count: Count
-    last_called_at: Moment | None
-
-
-class ToolDetails(ToolLine):
-    input_schema: JsonObject
-    output_schema: Any
-    example: str
-    returns: str
-    observed_shape: str | None
-    file: str
-    timeout_seconds: float | None
-    usage: ToolUsage
-    versions: list[ToolVersion] = absent([])
-
-
-class UnlistedServer(ApiModel):
-    server: str
-    state: str
-    reason: str
-
-
-class ToolPage(PageResponse):
-    tools: Annotated[list[ToolLine], Field(max_length=MAX_PAGE_SIZE)]
-    total: Count
-    version: str = Field(description="Changes with the tools; `/api/changes` sends it")
-    unlisted: list[UnlistedServer] = absent([], "Servers whose tools are not loaded yet")
-
-
-class FindingLocation(ApiModel):
-    file: str
-    line: int | None
-
-
-class Finding(ApiModel):
-    """A problem or warning."""
-
-    message: str
-    hint: str
-    location: FindingLocation | None
-    code: str
-    level: Literal["problem", "warning"]
-    fix: str = absent("", "Fix that is safe to make, for POST /api/health/fixes")
-
-
-class PackInfo(ApiModel):
-    name: str
-    kind: Kind
-    source: str
-    description: str = ""
-    tool_count: Count = 0
-    is_enabled: bool = True
-    state: str = absent()
-    problem: Finding | None = absent(None)
-    bundle_id: Id = absent()
-
-
-class PackList(ApiModel):
-    packs: list[PackInfo]
 
 
 # --- statistics and health -----------------------------------------------------------------------------------------

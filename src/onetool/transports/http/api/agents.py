@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.admin.permission_check import PermissionCheck, Verdict, parse_call
+from onetool.admin.tool_refresh import refresh_tools
 from onetool.config.model import Agent
 from onetool.config.settings_reader import validate_settings
 from onetool.core.context import sort_permissions
@@ -28,7 +29,6 @@ from onetool.transports.http.admin_models import (
     SettingsPatch,
     ToolVerdict,
 )
-from onetool.transports.http.api.catalog import ToolCatalog
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition, merge_patch
 from onetool.transports.http.errors import ApiError
@@ -42,10 +42,9 @@ MAX_CHECKED_TOOLS = 20_000
 
 
 class AgentHandlers:
-    def __init__(self, api: Api, edits: SettingsEdits, catalog: ToolCatalog) -> None:
+    def __init__(self, api: Api, edits: SettingsEdits) -> None:
         self._api = api
         self._edits = edits
-        self._catalog = catalog
 
     def operations(self) -> Iterator[Operation]:
         one = f"{ROOT}/{{name}}"
@@ -127,7 +126,7 @@ class AgentHandlers:
         query = read_query(AgentToolsQuery, request)
         if query.decision not in {"", "allow", "ask", "deny"}:
             raise ApiError("invalid", f"decision: {query.decision!r} is not one of allow, ask, deny")
-        await self._catalog.refresh()
+        await refresh_tools(self._api.app)
         return await self._api.run_in_thread(lambda: self._api.respond(_select(check.list_tools(query.q), query)))
 
     async def check(self, request: Request) -> Response:

@@ -1,14 +1,15 @@
 """`GET /api/changes`: a stream with an event after each change of tools, packs and bundles, made by any process."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.catalog import read_version
 from onetool.admin.person import check_settings
 from onetool.transports.http import identity
 from onetool.transports.http.api import events
-from onetool.transports.http.api.catalog import ToolCatalog
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
@@ -18,10 +19,10 @@ KIND = "tools"
 
 
 class ChangeHandlers:
-    def __init__(self, api: Api, catalog: ToolCatalog) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._catalog = catalog
-        api.app.changes.poll(KIND, catalog.read_version)
+        self._read_version = partial(read_version, api.app)
+        api.app.changes.poll(KIND, self._read_version)
 
     def operations(self) -> Iterator[Operation]:
         description = "Events: start, then changed after each change, with the version of the tools; endless"
@@ -37,7 +38,7 @@ class ChangeHandlers:
         """Send the version of the tools, at first and after each change."""
         sent = None
         async for _ in self._api.app.changes.watch(KIND):
-            version = await self._catalog.read_version()
+            version = await self._read_version()
             if version != sent:
                 feed.put("start" if sent is None else "changed", {"version": version})
                 sent = version

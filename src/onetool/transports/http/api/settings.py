@@ -7,6 +7,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.imports import SecretUseInfo
 from onetool.admin.secret_users import map_secret_users
 from onetool.config.contents import stamp_files
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
@@ -32,7 +33,6 @@ from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.api.settings_edits import EDIT_ERRORS, SettingsEdits, check_precondition
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.json_body import RequestBody
-from onetool.transports.http.models import SecretUseInfo
 from onetool.transports.http.routing import Operation, ResponseSpec
 
 HISTORY = "/api/settings/history"

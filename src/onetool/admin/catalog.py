@@ -3,7 +3,6 @@
 Registered tools are in memory. Stored tools are read from the index of the bundle store, page by page.
 """
 
-import asyncio
 import os
 from collections.abc import Iterable, Iterator
 from heapq import merge
@@ -12,6 +11,7 @@ from typing import Literal, get_args
 
 from anyio.to_thread import run_sync as run_in_thread
 
+from onetool.admin.errors import AdminError
 from onetool.app import OneTool
 from onetool.core.context import ToolContext
 from onetool.core.names import python_name
@@ -19,13 +19,12 @@ from onetool.core.registry import RegistryEntry
 from onetool.core.tool import Tool
 from onetool.errors import BundleError, ToolNotFound
 from onetool.search import SearchHit
-from onetool.transports.http.errors import ApiError
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
 KINDS: tuple[str, ...] = get_args(Kind)
 MAX_SEARCHED = 1000
 MAX_SEARCHES = 3  # of one query, because a tool that is enabled or disabled meanwhile may be missing
-REFRESH_SECONDS = 2.0  # for servers whose tools were never listed
+PROCESS = os.urandom(4).hex()  # other replicas do not have the versions of this process
 
 
 def get_kind(tool: Tool) -> Kind:
@@ -36,61 +35,46 @@ def get_kind(tool: Tool) -> Kind:
     return "extension" if tool.file else "built-in"
 
 
+async def read_version(app: OneTool) -> str:
+    """Return the version of the tools after reading what any process has changed."""
+    await app.bundles.refresh()
+    app.registry.apply_switches()
+    return get_version(app)
+
+
+def get_version(app: OneTool) -> str:
+    """Return a text that changes with the tools, and when some are enabled or disabled: a number after a prefix."""
+    return f"{PROCESS}-{app.registry.version}"
+
+
 class ToolCatalog:
-    def __init__(self, app: OneTool) -> None:
+    """The tools that a caller may see."""
+
+    def __init__(self, app: OneTool, context: ToolContext) -> None:
         self._app = app
-        app.bundles.keeps_running = True
-        self._refreshing: asyncio.Task[None] | None = None
-        self._id = os.urandom(4).hex()  # of this process, whose versions other replicas do not have
-
-    async def refresh(self) -> None:
-        """Refresh the tools. Slow servers finish in the background."""
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.ensure_future(self._app.discover())
-        done, _ = await asyncio.wait((self._refreshing,), timeout=REFRESH_SECONDS)
-        for task in done:
-            task.result()
-        if not done:
-            await self._app.bundles.refresh()  # discover does this after the servers
-
-    async def read_version(self) -> str:
-        """Return the version after reading what any process has changed."""
-        await self._app.bundles.refresh()
-        self._app.registry.apply_switches()
-        return self.version
-
-    @property
-    def version(self) -> str:
-        """A string that changes with the tools, and when some are enabled or disabled: a number after a prefix."""
-        return f"{self._id}-{self._app.registry.version}"
+        self._context = context
 
     # --- lists; these functions read the disk -------------------------------------------------------------------
 
-    def list_registered(self, context: ToolContext) -> list[Tool]:
+    def list_registered(self) -> list[Tool]:
         """Return the tools in memory that the agent may call, sorted by name."""
-        return sorted(filter(context.admits, self._app.registry), key=attrgetter("name"))
+        return sorted(filter(self._context.admits, self._app.registry), key=attrgetter("name"))
 
-    def iter_stored(self, context: ToolContext, pack: str | None = None, after: str = "") -> Iterator[RegistryEntry]:
+    def iter_stored(self, pack: str | None = None, after: str = "") -> Iterator[RegistryEntry]:
         """Yield the stored tools after this name that the agent may call, including disabled ones."""
         registry = self._app.registry
         try:
             for entry in self._app.bundles.names(pack, after, include_disabled=True):
-                if entry.name not in registry and context.admits(entry):
+                if entry.name not in registry and self._context.admits(entry):
                     yield entry._replace(enabled=entry.enabled and not registry.is_disabled(entry))
         except BundleError:  # the store cannot be read; the health check reports that
             return
 
-    def iter_names(self, context: ToolContext, criteria: "CatalogFilter", after: str) -> Iterator[str]:
+    def iter_names(self, criteria: "CatalogFilter", after: str = "") -> Iterator[str]:
         """Return an iterator over the names of matching tools after this name, sorted."""
-        registered = (
-            tool.name for tool in self.list_registered(context) if criteria.matches_tool(tool) and tool.name > after
-        )
-        stored = (
-            filter(criteria.matches_entry, self.iter_stored(context, criteria.pack, after))
-            if criteria.includes_stored
-            else ()
-        )
-        return merge(registered, (entry.name for entry in stored))
+        registered = (tool.name for tool in self.list_registered() if criteria.matches_tool(tool) and tool.name > after)
+        entries = self.iter_stored(criteria.pack, after) if criteria.includes_stored else ()
+        return merge(registered, (entry.name for entry in entries if criteria.matches_entry(entry)))
 
     def get_tool(self, name: str) -> Tool | None:
         """Return the tool with this name, also from a disabled bundle."""
@@ -98,58 +82,58 @@ class ToolCatalog:
         tool = registry.get(name) or self._app.bundles.find(name, include_disabled=True)
         return None if tool is None else registry.mark_disabled(tool)
 
-    def count(self, context: ToolContext, criteria: "CatalogFilter") -> int:
+    def count(self, criteria: "CatalogFilter") -> int:
         """Return the number of matching tools."""
-        return sum(map(criteria.matches_tool, self.list_registered(context))) + (
-            self.count_stored(context, criteria) if criteria.includes_stored else 0
-        )
+        count = sum(map(criteria.matches_tool, self.list_registered()))
+        return count + (self.count_stored(criteria) if criteria.includes_stored else 0)
 
-    def count_stored(self, context: ToolContext, criteria: "CatalogFilter") -> int:
+    def count_stored(self, criteria: "CatalogFilter") -> int:
         """Return the number of matching stored tools. Checks each one if a filter may exclude part of a pack."""
         bundles = self._app.bundles
         packs = bundles.packs if criteria.pack is None else [criteria.pack]
         sources = [source for pack in packs for source in self._app.registry.find_sources(pack)]
-        if context.tools is None and criteria.is_enabled is None and all(source is bundles for source in sources):
+        is_unfiltered = self._context.tools is None and criteria.is_enabled is None
+        if is_unfiltered and all(source is bundles for source in sources):
             return sum(map(bundles.count, packs))
-        return sum(map(criteria.matches_entry, self.iter_stored(context, criteria.pack)))
+        return sum(map(criteria.matches_entry, self.iter_stored(criteria.pack)))
 
-    def merge_hits(self, query: str, hits: Iterable[SearchHit], context: ToolContext) -> list[Tool]:
+    def merge_hits(self, query: str, hits: Iterable[SearchHit]) -> list[Tool]:
         """Return the hits, best first, then the disabled tools that contain all words."""
         names = [hit.name for hit in hits if hit.kind == "tool"]
         words = query.casefold().split()
-        disabled = [tool.name for tool in self.list_registered(context) if not tool.enabled]
-        disabled += [entry.name for entry in self.iter_stored(context) if not entry.enabled]
+        disabled = [tool.name for tool in self.list_registered() if not tool.enabled]
+        disabled += [entry.name for entry in self.iter_stored() if not entry.enabled]
         tools = {name: tool for name in (*names, *disabled) if (tool := self.get_tool(name)) is not None}
-        known = set(names)
+        hit_names = set(names)
         return [
             tool
             for name, tool in tools.items()
-            if context.admits(tool) and (name in known or _contains_all(words, tool))
+            if self._context.admits(tool) and (name in hit_names or _contains_all(words, tool))
         ]
 
     # --- one ---------------------------------------------------------------------------------------------------
 
-    async def find(self, name: str, context: ToolContext) -> Tool:
+    async def find(self, name: str) -> Tool:
         """Return the tool `name` or `name@version`, refreshed from its source."""
         try:
             tool = await self._app.bus.resolve(name)
         except ToolNotFound as error:
             disabled = await run_in_thread(self.get_tool, name)
             if disabled is None:
-                raise _unknown_tool_error(name, error.message if context.tools is None else "") from None
+                raise _unknown_tool_error(name, error.message if self._context.tools is None else "") from None
             tool = disabled
-        if not context.admits(tool):
+        if not self._context.admits(tool):
             raise _unknown_tool_error(name)
         return tool
 
-    async def search(self, query: str, context: ToolContext) -> list[Tool]:
+    async def search(self, query: str) -> list[Tool]:
         for _ in range(MAX_SEARCHES):
             version = self._app.registry.version
             hits = await self._app.catalog.search(query, MAX_SEARCHED)
-            found = await run_in_thread(self.merge_hits, query, hits, context)
+            tools = await run_in_thread(self.merge_hits, query, hits)
             if self._app.registry.version == version:
                 break
-        return found
+        return tools
 
 
 class CatalogFilter:
@@ -173,6 +157,6 @@ def _contains_all(words: list[str], tool: Tool) -> bool:
     return all(word in text for word in words)
 
 
-def _unknown_tool_error(name: str, message: str = "") -> ApiError:
+def _unknown_tool_error(name: str, message: str = "") -> AdminError:
     """Return the error for an unknown tool. It reveals no other names to agents limited to some tools."""
-    return ApiError("not_found", message or f"no tool {name!r}", {"name": name})
+    return AdminError("not_found", message or f"no tool {name!r}", {"name": name})

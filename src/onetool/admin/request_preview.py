@@ -5,45 +5,52 @@ Secrets are not looked up: their references are shown instead.
 
 import re
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
-from pydantic import ValidationError
-from starlette.requests import Request
-from starlette.responses import Response
+from anyio.to_thread import run_sync as run_in_thread
+from pydantic import Field, ValidationError
 
+from onetool.admin.action import WRITE, action
+from onetool.admin.errors import AdminError
+from onetool.admin.model import ApiModel, absent
+from onetool.admin.person import Person
+from onetool.app import OneTool
 from onetool.backends.http import credentials
 from onetool.backends.http.definition import HttpImpl, HttpStep
 from onetool.backends.http.placeholders import Placeholder, UploadedFile, Values
 from onetool.bundles.model import to_bundle_error
 from onetool.core.foreign_schema import ForeignSchema, check_in_process
+from onetool.core.schema import ANY_OBJECT
 from onetool.errors import ArgumentError
-from onetool.transports.http import identity
-from onetool.transports.http.api.common import Api
-from onetool.transports.http.errors import ApiError
-from onetool.transports.http.models import PreviewBody, RequestView
-from onetool.transports.http.routing import Operation, ResponseSpec
 from onetool.util.redact import REDACTED
 from onetool_child.json_types import JsonObject
 
-PATH = "/api/request-preview"
 MAX_BODY_CHARS = 20_000
 HIDDEN = "hidden"  # instead of a literal credential
 
 
-class PreviewHandlers:
-    def __init__(self, api: Api) -> None:
-        self._api = api
+class RequestView(ApiModel):
+    """A request as it would be sent, with secrets redacted."""
 
-    def operations(self) -> Iterator[Operation]:
-        result = {200: ResponseSpec("The first request of the call", RequestView)}
-        summary = "Show the request that an HTTP tool would send, without sending it"
-        yield Operation("POST", PATH, self.preview, summary, result, body=PreviewBody, errors=("permission_denied",))
+    step: str = absent(description="Name of the first step, if the tool has steps")
+    method: str
+    url: str
+    headers: list[tuple[str, str]]
+    body: str | None = None
 
-    async def preview(self, request: Request) -> Response:
-        identity.get_person(request).require_change(self._api.app)
-        body = await self._api.parse(request, PreviewBody.parse)
-        return await self._api.run_in_thread(lambda: self._api.respond(_build(body)))
+
+class PreviewBody(ApiModel):
+    """A call of an HTTP tool, which does not have to be stored."""
+
+    http_impl: JsonObject
+    arg_schema: JsonObject = Field(default_factory=lambda: dict(ANY_OBJECT))
+    args: JsonObject = Field(default_factory=dict)
+
+
+@action(WRITE)
+async def preview_request(_app: OneTool, _person: Person, call: PreviewBody) -> RequestView:
+    """Show the request that an HTTP tool would send, without sending it."""
+    return await run_in_thread(_build, call)
 
 
 def _build(body: PreviewBody) -> RequestView:
@@ -56,7 +63,7 @@ def _build(body: PreviewBody) -> RequestView:
     except ValidationError as error:
         raise to_bundle_error(error) from None
     except ArgumentError as error:
-        raise ApiError("invalid", error.message, dict(error.fields)) from None
+        raise AdminError("invalid", error.message, dict(error.fields)) from None
 
 
 def _check_arguments(schema: ForeignSchema, args: JsonObject) -> JsonObject:

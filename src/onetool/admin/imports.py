@@ -1,0 +1,207 @@
+"""Import of OpenAPI documents and archives, and export of archives. A bundle is imported completely or not at all."""
+
+from http import HTTPStatus
+
+from pydantic import Field
+
+from onetool.admin.action import READ, WRITE, action
+from onetool.admin.errors import AdminError
+from onetool.admin.model import ApiModel, Count, Flag, Query, Text
+from onetool.admin.person import Person
+from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
+from onetool.admin.stored_tools import may_see
+from onetool.app import OneTool
+from onetool.bundles import BundleStore, archive, importer
+from onetool.bundles.difference import BundleDifference
+from onetool.bundles.imported import BundleImport, list_missing_hosts
+from onetool.bundles.importer import ImportResult
+from onetool.bundles.model import Bundle
+from onetool.bundles.owner_marks import keep_disabled
+from onetool.bundles.secret_bindings import SecretUse, normalize_origin
+from onetool.bundles.update_plan import UpdateOptions
+from onetool.core.context import Permission
+from onetool.errors import NetworkError, ToolTimeout
+from onetool.net import HostRules
+from onetool.net.messages import Request
+from onetool_child.json_types import JsonObject
+
+MAX_BYTES = 64 << 20
+FETCH_SECONDS = 30.0
+
+
+class ImportQuery(Query):
+    name: Text = Field(default="", description="Slug for the bundle")
+    server: Text = Field(default="", description="Base URL of the API; overrides the one in the document")
+    auth: Text = Field(
+        default="",
+        description="Authentication of operations that declare none: bearer, basic, header:NAME or query:NAME",
+    )
+    header: list[str] = Field(default=[], description="Header that all tools send, like X-Version: 2; repeatable")
+    update: Flag = Field(default=False, description="Add new versions to an existing bundle with this slug")
+    dry_run: Flag = Field(default=False, description="Return the difference without storing anything")
+    replace: list[str] = Field(default=[], description="Tool whose local edits the update replaces; repeatable")
+    disable_removed: Flag = Field(default=False, description="Disable imported tools that the document lacks")
+    url: Text = Field(default="", description="URL of the document, instead of a body. The host must be allowed")
+
+
+class SecretUseKey(ApiModel):
+    """A secret that tools of a bundle send to an origin."""
+
+    bundle: str
+    name: str
+    origin: str = Field(description="Such as `https://api.example.com`")
+
+    def to_use(self) -> SecretUse:
+        return SecretUse(self.bundle, self.name, normalize_origin(self.origin))
+
+
+class SecretUseInfo(SecretUseKey):
+    is_allowed: bool = Field(description="Whether an owner allowed it; if not, calls of these tools fail")
+
+
+class ImportedBundle(ApiModel):
+    bundle: Bundle | None = Field(description="null for a new bundle that is not stored yet")
+    slug: str
+    display_name: str
+    is_new: bool
+    tool_count: Count = Field(description="Number of new versions")
+    difference: BundleDifference
+    kept: list[str] = Field(description="Tools that were not updated, because of local edits")
+    disabled: list[str] = Field(description="Tools that the update disables")
+    hosts: list[str] = Field(description="Hosts to add to http.allowedHosts")
+    secrets: list[str] = Field(description="Secrets to add to secrets.yaml")
+    missing_hosts: list[str] = Field(description="Hosts that the settings do not allow")
+    missing_secrets: list[str] = Field(description="Secrets that have no value")
+    secret_uses: list[SecretUseInfo] = Field(description="Where the tools send secrets, and whether they may")
+    problems: list[str]
+    warnings: list[str] = Field(description="Literal credentials in the tools")
+    etag: str = Field(default="", exclude=True)  # of the versions of the bundle
+
+
+@action(WRITE)
+async def import_bundle(
+    app: OneTool, person: Person, query: ImportQuery, content: bytes, precondition: Precondition = NO_CONDITION
+) -> tuple[ImportedBundle, bool]:
+    """Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)."""
+    if query.url:
+        content = await _fetch(app, person, query.url)
+
+    def work(store: BundleStore) -> tuple[BundleImport, ImportResult, str]:
+        return _import(app, store, content, query, precondition)
+
+    if query.dry_run:
+        document, result, etag = await app.bundles.read(work)
+    else:
+        async with person.changing(app, "bundle.imported", []) as facts:
+            document, result, etag = await app.bundles.write(work)
+            slug = result.bundle.slug
+            facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in result.added)]
+        await app.bundles.refresh()
+    return _describe(app, document, result, query, etag), result.is_new and not query.dry_run
+
+
+async def _fetch(app: OneTool, person: Person, url: str) -> bytes:
+    """Fetch a document with the client of the tools, which reaches allowed hosts only."""
+    context = person.open_context(app)
+    if person.agent is not None and Permission.NETWORK not in context.permissions:
+        message = f"agent '{context.agent_id}' may not fetch documents: it lacks the permission 'network'"
+        raise AdminError("permission_denied", message)
+    try:
+        rules = HostRules.for_agent(context) if person.agent is not None else ()
+        response = await app.net.send(Request("GET", url), timeout=FETCH_SECONDS, max_bytes=MAX_BYTES, rules=rules)
+    except (NetworkError, ToolTimeout) as error:
+        details = {key: value for key, value in error.fields.items() if key in {"reason", "host"}}
+        raise AdminError("invalid", app.redact(f"cannot fetch the document: {error.message}"), details) from None
+    if response.status != HTTPStatus.OK:
+        raise AdminError("invalid", f"cannot fetch the document: the server returned status {response.status}")
+    return response.body
+
+
+def _import(
+    app: OneTool, store: BundleStore, content: bytes, query: ImportQuery, precondition: Precondition
+) -> tuple[BundleImport, ImportResult, str]:
+    """Import a document. Return it, the result, and the ETag of the bundle's versions, empty if it does not exist."""
+    document = importer.read(
+        content, name=query.name, server=query.server or None, auth=query.auth or None, headers=query.header
+    )
+    document = keep_disabled(document, app.state.disabled_tools.list_owner_marks())
+    slug = document.bundle["slug"]
+    if not (query.update or query.dry_run):
+        _check_slug_is_free(store, slug)
+    precondition.check(_find_basis(store, slug))
+    options = UpdateOptions(
+        renames_versions=True, replaced_edits=frozenset(query.replace), disables_removed=query.disable_removed
+    )
+    result = importer.import_bundle(store, document, options, dry=query.dry_run)
+    basis = _find_basis(store, slug)
+    return document, result, "" if basis is None else compute_etag(basis)
+
+
+def _describe(
+    app: OneTool, document: BundleImport, result: ImportResult, query: ImportQuery, etag: str
+) -> ImportedBundle:
+    return ImportedBundle(
+        bundle=None if query.dry_run and result.is_new else result.bundle,
+        slug=result.bundle.slug,
+        display_name=result.bundle.display_name,
+        is_new=result.is_new,
+        tool_count=len(result.added),
+        difference=result.difference,
+        kept=result.kept,
+        disabled=result.disabled,
+        hosts=document.hosts,
+        secrets=document.secrets,
+        missing_hosts=list_missing_hosts(document.hosts, app.settings.http.allowed_hosts),
+        missing_secrets=app.bundles.list_missing_secrets(document.secrets),
+        secret_uses=[
+            SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings)) for use in document.secret_uses
+        ],
+        problems=document.problems,
+        warnings=document.warnings,
+        etag=etag,
+    )
+
+
+class ExportedBundle(ApiModel):
+    """The archive of a bundle. `secrets` are the references that replace literal credentials."""
+
+    slug: str
+    content: bytes
+    tool_count: int
+    secrets: list[str]
+
+
+@action(READ)
+async def export_bundle(app: OneTool, person: Person, bundle_id: str) -> ExportedBundle:
+    """Export a bundle as a ZIP archive."""
+    context = person.open_context(app)
+    await app.bundles.refresh()
+
+    def export(store: BundleStore) -> ExportedBundle:
+        bundle = store.get_bundle(bundle_id)
+        sees_all = person.transport == "cli"  # the owner of the files
+        versions = store.list_bundle_tools(bundle_id)
+        tools = [tool.as_stored() for tool in versions if sees_all or may_see(context, tool)]
+        _, secrets = archive.strip_credentials(bundle.slug, tools)
+        content = archive.pack(bundle.as_json(), tools)
+        return ExportedBundle(slug=bundle.slug, content=content, tool_count=len(tools), secrets=secrets)
+
+    return await app.bundles.read(export)
+
+
+def _find_basis(store: BundleStore, slug: str) -> JsonObject | None:
+    """Return what the difference depends on; None if the bundle does not exist."""
+    existing = store.bundle_by_slug(slug)
+    if existing is None or existing.slug != slug:
+        return None
+    return {"basis": importer.compute_basis(store, existing)}
+
+
+def _check_slug_is_free(store: BundleStore, slug: str) -> None:
+    """Raise if the slug exists: without `update`, an import never changes an existing bundle."""
+    existing = store.bundle_by_slug(slug)
+    if existing is not None and existing.slug == slug:
+        free = importer.find_free_slug(store, slug)
+        details = {"slug": slug, "bundleID": existing.id, "suggestion": free}
+        hint = f"add new versions to it with ?update=true, or use another slug: ?name={free}"
+        raise AdminError("slug_taken", f"bundle '{slug}' already exists", details, hint=hint)
