@@ -4,8 +4,8 @@ Readers do not take the lock. They only check whether a writer died, and repair 
 process that finds the index missing or damaged rebuilds it. All files are compared with the index once, in the
 background. If the index cannot be written, because the disk is full or read-only, readers use an index in memory.
 
-Files are replaced atomically, and the journal records the files of an interrupted write. Slow operations, writing and
-syncing, happen before and after the lock is held. Methods with a `WriteJournal` parameter require the lock.
+Files are replaced atomically, and a mark shows that a write was interrupted. Slow operations, writing and syncing,
+happen before and after the lock is held. Methods with a `WriteMark` parameter require the lock.
 """
 
 import os
@@ -23,7 +23,7 @@ from onetool.bundles.filenames import BUNDLE_FILE, directory_names, parse_id, to
 from onetool.bundles.filesystem import NewFile, Scratch, sync_directory
 from onetool.bundles.records import BundleFile, ToolFile, Unreadable
 from onetool.bundles.rules import unavailable
-from onetool.bundles.store_lock import StoreLock, WriteJournal
+from onetool.bundles.store_lock import StoreLock, WriteMark
 from onetool.bundles.sync import BATCH_FILES, IndexSync, is_directory, sort_paths
 from onetool.errors import BundleError
 from onetool.util.clock_watch import Clock
@@ -131,17 +131,17 @@ class BundleDirectory:
         return slugs
 
     @contextmanager
-    def writing(self) -> Iterator[WriteJournal]:
+    def writing(self) -> Iterator[WriteMark]:
         """Hold the lock, with an index that agrees with the files; if it cannot be written, with one in memory."""
-        with self.converting_errors(), self._hold_lock() as journal:
+        with self.converting_errors(), self._hold_lock() as mark:
             try:
-                self._repair(journal)
+                self._repair(mark)
                 self._memory_until = float("-inf")
             except (OSError, sqlite3.Error) as error:
                 if _is_locked(error):
                     raise
                 self._use_memory(error)
-            yield journal
+            yield mark
         self._start_rescan()
 
     def new_file(self, content: bytes) -> NewFile:
@@ -154,35 +154,36 @@ class BundleDirectory:
             self.scratch.open()
 
     @contextmanager
-    def _hold_lock(self) -> Iterator[WriteJournal]:
+    def _hold_lock(self) -> Iterator[WriteMark]:
         """Hold the lock of the store; the thread that already holds it continues."""
-        if (journal := getattr(self._thread, "journal", None)) is not None:
-            yield journal
+        if (mark := getattr(self._thread, "mark", None)) is not None:
+            yield mark
             return
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._store_lock.hold() as journal:
-            self._thread.journal = journal
+        with self._store_lock.hold() as mark:
+            self._thread.mark = mark
             try:
-                yield journal
+                yield mark
             finally:
-                self._thread.journal = None
+                self._thread.mark = None
         self.index.checkpoint()
 
     def refresh(self, paths: list[str]) -> None:
         """Read these files again, because they were changed outside the store."""
         try:
-            with self.writing() as journal:
-                self.sync(journal, paths)
+            with self.writing() as mark:
+                self.sync(mark, paths)
         except BundleError as error:
             if error.fields.get("code") != STORAGE:
                 raise
             self._use_memory(error)
 
-    def sync(self, journal: WriteJournal, paths: list[str]) -> None:
-        """Bring the index up to date with these files and mark the write as finished. The caller holds the lock."""
+    def sync(self, mark: WriteMark, paths: list[str]) -> None:
+        """Bring the index up to date with these files and finish the write. The caller holds the lock."""
         try:
-            self._update_index(journal, {*paths, *self._list_stale(journal)})
-        except (OSError, sqlite3.Error, IndexMissing) as error:  # the journal stays for the next process
+            self._update_index(mark, {*paths, *self._list_stale(mark)})
+        except (OSError, sqlite3.Error, IndexMissing) as error:  # the mark stays for the next process
+            mark.is_stale = True
             self._use_memory(error)
 
     def increment_version(self) -> None:
@@ -214,38 +215,38 @@ class BundleDirectory:
     # --- repairs -----------------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        if self._store_lock.has_journal:
-            with self.converting_errors(), self._store_lock.try_hold() as journal:
-                if journal is not None:
-                    self._repair(journal)
+        if self._store_lock.has_mark:
+            with self.converting_errors(), self._store_lock.try_hold() as mark:
+                if mark is not None:
+                    self._repair(mark)
 
-    def _repair(self, journal: WriteJournal) -> None:
+    def _repair(self, mark: WriteMark) -> None:
         try:
             with self.index.connection():
                 pass
-            if not journal.is_empty:
-                paths = self._list_stale(journal)
+            if mark.is_stale:
+                paths = self._list_stale(mark)
                 for path in paths:
                     if path.endswith(f"/{BUNDLE_FILE}"):
                         with suppress(OSError):  # it is not empty, so it was not being created or deleted
                             (self.root / path).parent.rmdir()
-                self._update_index(journal, paths)
+                self._update_index(mark, paths)
         except (IndexMissing, sqlite3.DatabaseError) as error:
             if not _is_index_damaged(error):
                 raise
             self._rebuild()
 
-    def _update_index(self, journal: WriteJournal, paths: Iterable[str]) -> None:
+    def _update_index(self, mark: WriteMark, paths: Iterable[str]) -> None:
         with self.index.writing() as database:
             self._index_sync.update(database, sort_paths(paths))
-        journal.finish()
+        mark.finish()
 
-    def _list_stale(self, journal: WriteJournal) -> list[str]:
+    def _list_stale(self, mark: WriteMark) -> list[str]:
         """Return the files with which the index may disagree."""
-        if not journal.is_unknown:
-            return journal.paths
+        if not mark.is_stale:
+            return []
         with self.index.reading() as database:
-            return [*journal.paths, *self._index_sync.find_differences(database, Event())]
+            return self._index_sync.find_differences(database, Event())
 
     def _rebuild(self) -> None:
         with self.index.rebuilding() as database:
@@ -300,9 +301,7 @@ class BundleDirectory:
 
     # --- writes of tools ------------------------------------------------------------------------------------------
 
-    def add_tools(
-        self, journal: WriteJournal, directory: str, files: Sequence[ToolFile], written: Sequence[NewFile]
-    ) -> None:
+    def add_tools(self, mark: WriteMark, directory: str, files: Sequence[ToolFile], written: Sequence[NewFile]) -> None:
         self._reject_link(directory)
         names = [tool_file_names(file.slug, file.version) for file in files]
         paths = [f"{directory}/{name}" for several in names for name in several]
@@ -310,7 +309,7 @@ class BundleDirectory:
             if os.path.lexists(self.root / path):
                 raise _unreadable_file_error(path)
         moved: list[str] = []
-        with self._changing(journal, paths):
+        with self._changing(mark, paths):
             try:
                 for new, several in zip(written, names, strict=True):
                     moved.append(new.move(self.root / directory, several))
@@ -320,20 +319,20 @@ class BundleDirectory:
                         (self.root / directory / name).unlink()
                 raise
 
-    def replace(self, journal: WriteJournal, path: str, content: bytes) -> None:
+    def replace(self, mark: WriteMark, path: str, content: bytes) -> None:
         self._reject_link(path.partition("/")[0])
         new = self.new_file(content)
-        with self._changing(journal, [path], new):
+        with self._changing(mark, [path], new):
             new.move(self.root, [path])
 
-    def delete(self, journal: WriteJournal, path: str) -> None:
+    def delete(self, mark: WriteMark, path: str) -> None:
         self._reject_link(path.partition("/")[0])
-        with self._changing(journal, [path]):
+        with self._changing(mark, [path]):
             (self.root / path).unlink(missing_ok=True)
 
     # --- writes of bundles ----------------------------------------------------------------------------------------
 
-    def find_directory(self, journal: WriteJournal, bundle_id: str) -> str | None:
+    def find_directory(self, mark: WriteMark, bundle_id: str) -> str | None:
         """Return the directory of a bundle, even of one that was just added by hand."""
         directory = self._read_directory(bundle_id)
         if directory is not None:
@@ -342,20 +341,20 @@ class BundleDirectory:
             if parse_id(place.name) == bundle_id:
                 if not is_directory(place):
                     raise _unreadable_file_error(place.name)
-                self.sync(journal, [f"{place.name}/{BUNDLE_FILE}"])
+                self.sync(mark, [f"{place.name}/{BUNDLE_FILE}"])
                 if self._read_directory(bundle_id) is None and any(place.iterdir()):
                     raise _unreadable_file_error(f"{place.name}/{BUNDLE_FILE}")
                 return place.name
         return None
 
-    def put_bundle(self, journal: WriteJournal, directory: str | None, file: BundleFile) -> str:
+    def put_bundle(self, mark: WriteMark, directory: str | None, file: BundleFile) -> str:
         """Write a bundle and return its directory, which is created if necessary."""
         if directory:
             self._reject_link(directory)
         new = self.new_file(file.text())
         names = (directory,) if directory else directory_names(file.slug, file.id)
         paths = [f"{name}/{BUNDLE_FILE}" for name in names]
-        with self._changing(journal, paths, new):
+        with self._changing(mark, paths, new):
             made = self._make_directory(names)
             new.move(self.root / made, [BUNDLE_FILE])
         return made
@@ -370,24 +369,24 @@ class BundleDirectory:
         (self.root / last).mkdir(mode=0o700, exist_ok=True)
         return last
 
-    def remove_bundle(self, journal: WriteJournal, directory: str) -> None:
+    def remove_bundle(self, mark: WriteMark, directory: str) -> None:
         """Remove a bundle, unless its directory contains other files."""
         place = self.root / directory
         if [entry.name for entry in place.iterdir()] != [BUNDLE_FILE]:
             return
-        with self._changing(journal, [f"{directory}/{BUNDLE_FILE}"]):
+        with self._changing(mark, [f"{directory}/{BUNDLE_FILE}"]):
             (place / BUNDLE_FILE).unlink()
             with suppress(OSError):  # another file was just added
                 place.rmdir()
 
     @contextmanager
-    def _changing(self, journal: WriteJournal, paths: list[str], *written: NewFile) -> Iterator[None]:
-        """Change these files in this block. They are recorded before it, and the index is updated after it."""
-        journal.begin(paths)
+    def _changing(self, mark: WriteMark, paths: list[str], *written: NewFile) -> Iterator[None]:
+        """Change these files in this block. The index is updated after it."""
+        mark.begin()
         try:
             yield
         finally:
-            self.sync(journal, paths)
+            self.sync(mark, paths)
             self.scratch.drop(written)
 
     def _reject_link(self, directory: str) -> None:
