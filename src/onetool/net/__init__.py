@@ -1,7 +1,7 @@
 """The HTTP client for outgoing requests, and the rules for the hosts and addresses it may reach.
 
 `Net.send` sends a request that `HostRules` allow. `urls` parses URLs, `hosts` is the allow-list, `addresses` identifies
-public addresses, `outgoing` decides what a redirect keeps, `transport` connects and `response_body` reads responses.
+public addresses, `messages` decides what a redirect keeps, `transport` connects and `response_body` reads responses.
 Callers decide about retries.
 """
 

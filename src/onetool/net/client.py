@@ -17,8 +17,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net.hosts import HostRules
-from onetool.net.messages import ReadStream, Request, Resolve, Response
-from onetool.net.outgoing import REDIRECT_STATUSES, OutgoingRequest
+from onetool.net.messages import REDIRECT_STATUSES, ReadStream, Request, Resolve, Response
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ class RequestLimits:
     rules: tuple[HostRules, ...]
     max_bytes: int
     max_redirects: int
-    secret_query: frozenset[str]
     read_stream: ReadStream | None = None
 
     @property
@@ -78,18 +76,18 @@ class Net:
         """
         if TRANSPORT_MODULE not in sys.modules:  # importing takes long enough to block the event loop
             await run_in_thread(importlib.import_module, TRANSPORT_MODULE)
-        outgoing = OutgoingRequest.from_request(request)
+        request = request.complete()
         redirects = MAX_REDIRECTS if follow_redirects else 0
-        limits = RequestLimits((self.rules, *rules), max_bytes, redirects, request.secret_query, read_stream)
+        limits = RequestLimits((self.rules, *rules), max_bytes, redirects, read_stream)
         self._requests += 1
         try:
             with anyio.move_on_after(timeout):
-                return await self._send(outgoing, limits)
+                return await self._send(request, limits)
         finally:
             self._requests -= 1
             if self._is_closed:
                 await self.close()
-        raise ToolTimeout(f"{outgoing.name} timed out after {timeout:g} s", timeout_ms=round(timeout * 1000))
+        raise ToolTimeout(f"{request.label} timed out after {timeout:g} s", timeout_ms=round(timeout * 1000))
 
     async def close(self) -> None:
         """Close the connections, or let the requests in flight finish under their rules and close them then."""
@@ -97,7 +95,7 @@ class Net:
         if self._connections is not None and not self._requests:
             await self._connections.close()
 
-    async def _send(self, outgoing: OutgoingRequest, limits: RequestLimits) -> Response:
+    async def _send(self, request: Request, limits: RequestLimits) -> Response:
         """Send the request and follow redirects, each of which is checked like the first request."""
         from onetool.net.transport import Connections
 
@@ -106,9 +104,9 @@ class Net:
         redirects = 0
         while True:
             for rules in limits.rules:
-                rules.check_target(outgoing.target)
+                rules.check_target(request.target)
             try:
-                response = await connections.send(outgoing, limits)
+                response = await connections.send(request, limits)
             except NetworkError as error:
                 # `connect` means that nothing was sent, which is not true after a redirect.
                 if not redirects or error.fields.get("reason") != "connect":
@@ -119,8 +117,8 @@ class Net:
             if location is None:
                 return replace(response, seconds=time.perf_counter() - started)
             if redirects == limits.max_redirects:
-                raise NetworkError(f"{outgoing.name}: more than {pluralize(redirects, 'redirect')}", reason="redirects")
-            outgoing = outgoing.redirect(response.status, location)
+                raise NetworkError(f"{request.label}: more than {pluralize(redirects, 'redirect')}", reason="redirects")
+            request = request.redirect(response.status, location)
             redirects = redirects + 1
 
     async def _resolve_host(self, host: str, port: int) -> list[str]:

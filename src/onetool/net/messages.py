@@ -1,13 +1,22 @@
-"""Requests and responses of the HTTP client."""
+"""Requests and responses of the HTTP client, and what of a request is sent to the target of a redirect.
+
+Headers with credentials and request bodies are only sent to the origin (scheme, host and port) they are meant for.
+"""
 
 import codecs
 import datetime as dt
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Self
 
+from onetool.errors import ArgumentError, NetworkError
+from onetool.net.urls import Target, parse_target
+from onetool.util.text import quote
+from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
 
@@ -19,6 +28,26 @@ CHARSET_PREFIXES = (
 CHARSET_PATTERN = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
 # Every request of a tool has this header, so that a OneTool server recognizes it.
 OUTGOING_HEADER = "OneTool-Outgoing"
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+FORBIDDEN_IN_VALUES = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+RESERVED_HEADERS = frozenset(
+    {
+        *("connection", "content-length", "expect", "host", "keep-alive"),
+        *(OUTGOING_HEADER.lower(), "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+CREDENTIAL_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
+IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+FORBIDDEN_METHODS = frozenset({"CONNECT", "TRACE"})
+DEFAULT_HEADERS = (
+    ("Accept", "*/*"),
+    ("Accept-Encoding", "gzip, deflate"),
+    ("User-Agent", f"onetool/{__version__}"),
+)
+SEE_OTHER = 303
+GET_REDIRECT_STATUSES = frozenset({301, 302, SEE_OTHER})
+REDIRECT_STATUSES = GET_REDIRECT_STATUSES | {307, 308}
+METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MAX_RETRY_DIGITS = 9  # more digits would exceed any timeout
 EVENT_STREAM = "text/event-stream"
 # Reads the body of an event stream as far as it wants.
@@ -26,14 +55,63 @@ ReadStream = Callable[[AsyncIterator[bytes]], Awaitable[None]]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # host and port -> addresses
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
+    """A request. `credentials` are the lower-case names of further headers that are only sent to the origin.
+
+    The values of `secret_query`, which are parameters, are never shown.
+    """
+
     method: str
     url: str
     headers: Sequence[tuple[str, str]] = ()
     content: bytes | None = None
-    credentials: frozenset[str] = frozenset()  # lower-case names of further headers that are only sent to the origin
-    secret_query: frozenset[str] = frozenset()  # parameters whose values are never shown
+    credentials: frozenset[str] = frozenset()
+    secret_query: frozenset[str] = frozenset()
+
+    @cached_property
+    def target(self) -> Target:
+        return parse_target(self.url)
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} {self.target.origin}"
+
+    def complete(self) -> Self:
+        """Return the validated request with the headers of all requests."""
+        headers = [_validate(name, value) for name, value in self.headers]
+        names = {name.lower() for name, _ in headers}
+        headers += [header for header in DEFAULT_HEADERS if header[0].lower() not in names]
+        method = self.method.upper()
+        if not TOKEN.fullmatch(method) or method in FORBIDDEN_METHODS:
+            expected = "expected GET, POST, PUT, PATCH, DELETE or HEAD"
+            raise ArgumentError(f"invalid method {quote(self.method, 20)}: {expected}")
+        content = b"" if self.content is None and method in METHODS_WITH_BODY else self.content
+        credentials = CREDENTIAL_HEADERS | self.credentials
+        return replace(self, method=method, headers=headers, content=content, credentials=credentials)
+
+    def encode_headers(self) -> list[tuple[bytes, bytes]]:
+        length = [] if self.content is None else [("Content-Length", str(len(self.content)))]
+        headers = [("Host", self.target.authority), (OUTGOING_HEADER, "1"), *self.headers, *length]
+        return [(name.encode("ascii"), value.encode("utf-8")) for name, value in headers]
+
+    def redirect(self, status: int, location: str) -> Self:
+        """Return the request to send to the target of a redirect. As in browsers, some redirects turn it into a GET."""
+        target = self.target.join(location)
+        request = replace(self, url=f"{target.origin}{target.path}")
+        headers = list(self.headers)
+        if self.method != "HEAD" and status in (GET_REDIRECT_STATUSES if self.method == "POST" else {SEE_OTHER}):
+            headers = [header for header in headers if not header[0].lower().startswith("content-")]
+            request = replace(request, method="GET", content=None)
+        if target.origin != self.target.origin:
+            if request.content:
+                raise NetworkError(
+                    f"{self.label} was redirected to {target.origin}: a request body is not sent to another origin",
+                    reason="redirects",
+                    hint=f"send the request to {target.origin} directly",
+                )
+            headers = [header for header in headers if header[0].lower() not in self.credentials]
+        return replace(request, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +169,14 @@ def _find_codec(name: str) -> str:
     except (LookupError, ValueError):
         codec = "utf-8"
     return "utf-8-sig" if codec == "utf-8" or not codec.startswith(CHARSET_PREFIXES) else codec
+
+
+def _validate(name: str, value: str) -> tuple[str, str]:
+    """Validate a header. Errors never contain its value, which may be secret."""
+    if not TOKEN.fullmatch(name):
+        raise ArgumentError(f"invalid header name {quote(name, 100)}: expected letters, digits and -")
+    if name.lower() in RESERVED_HEADERS:
+        raise ArgumentError(f"header {name} cannot be set: OneTool sets it")
+    if FORBIDDEN_IN_VALUES.search(value):
+        raise ArgumentError(f"invalid value of header {name}: it contains a line break or control character")
+    return name, value.strip(" \t")

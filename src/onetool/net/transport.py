@@ -21,8 +21,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import ConfigError, NetworkError
 from onetool.net.addresses import parse_address
 from onetool.net.hosts import require_public
-from onetool.net.messages import EVENT_STREAM, Resolve, Response
-from onetool.net.outgoing import IDEMPOTENT_METHODS, OutgoingRequest
+from onetool.net.messages import EVENT_STREAM, IDEMPOTENT_METHODS, Request, Resolve, Response
 from onetool.net.response_body import ENCODINGS, decode_chunks, get_encoding, read_body, too_large_error
 
 if TYPE_CHECKING:
@@ -64,16 +63,16 @@ class Connections:
             for pool in pools:
                 await pool.aclose()
 
-    async def send(self, outgoing: OutgoingRequest, limits: "RequestLimits") -> Response:
+    async def send(self, request: Request, limits: "RequestLimits") -> Response:
         """Send one request and read the response. The body of a redirect that is followed is not read."""
-        pool = await self._get_pool(outgoing.target.scheme, limits.private_advice)
-        with _convert_errors(outgoing.name):
-            async with aclosing(await _send(pool, outgoing)) as raw:
+        pool = await self._get_pool(request.target.scheme, limits.private_advice)
+        with _convert_errors(request.label):
+            async with aclosing(await _send(pool, request)) as raw:
                 headers = tuple((name.decode("ascii", "replace"), _decode_header(value)) for name, value in raw.headers)
-                response = Response(raw.status, headers, b"", outgoing.target.redact(limits.secret_query), 0.0)
+                response = Response(raw.status, headers, b"", request.target.redact(request.secret_query), 0.0)
                 if response.status == SWITCHING_PROTOCOLS:
                     problem = "the server switched protocols, which is not supported"
-                    raise NetworkError(f"{outgoing.name}: {problem}", reason="protocol")
+                    raise NetworkError(f"{request.label}: {problem}", reason="protocol")
                 if limits.find_location(response) is not None:
                     return response
                 encoding = get_encoding(headers)
@@ -81,7 +80,7 @@ class Connections:
                     async with aclosing(decode_chunks(raw.aiter_stream(), encoding, limits.max_bytes)) as chunks:
                         await limits.read_stream(chunks)
                     return response
-                has_body = outgoing.method != "HEAD" and response.status not in STATUSES_WITHOUT_BODY
+                has_body = request.method != "HEAD" and response.status not in STATUSES_WITHOUT_BODY
                 length = response.header("content-length") or ""
                 if has_body and length.isdecimal() and int(length[:20]) > limits.max_bytes:
                     raise too_large_error(limits.max_bytes)
@@ -107,7 +106,7 @@ class Connections:
             return self._pools[key]
 
 
-async def _send(pool: httpcore2.AsyncConnectionPool, request: OutgoingRequest) -> httpcore2.Response:
+async def _send(pool: httpcore2.AsyncConnectionPool, request: Request) -> httpcore2.Response:
     """Send a request and return the response, which the caller reads and closes.
 
     A server may close a kept connection just as it is reused. Idempotent requests are then sent again.

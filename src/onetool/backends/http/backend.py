@@ -38,8 +38,7 @@ from onetool.core.context import Permission, ToolContext
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolError, ToolTimeout
 from onetool.net import HostRules, Net
-from onetool.net.messages import Request, Response
-from onetool.net.outgoing import IDEMPOTENT_METHODS
+from onetool.net.messages import IDEMPOTENT_METHODS, Request, Response
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -34,7 +34,7 @@ from onetool.backends.http.placeholders import (
 )
 from onetool.backends.http.request import ParameterTemplate, encode_form, encode_query, parse_query
 from onetool.errors import ArgumentError
-from onetool.net.outgoing import FORBIDDEN_IN_VALUES
+from onetool.net.messages import FORBIDDEN_IN_VALUES
 from onetool_child.json_types import JsonObject
 
 MAX_FIELDS = 1_000  # of a form or a multipart body

@@ -28,8 +28,7 @@ from onetool.backends.http.placeholders import (
     require_literal,
     to_text,
 )
-from onetool.net.messages import Request
-from onetool.net.outgoing import FORBIDDEN_IN_VALUES, RESERVED_HEADERS, TOKEN
+from onetool.net.messages import FORBIDDEN_IN_VALUES, RESERVED_HEADERS, TOKEN, Request
 from onetool.util.text import quote
 
 if TYPE_CHECKING:

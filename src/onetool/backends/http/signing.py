@@ -23,8 +23,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from onetool.backends.http.placeholders import Parts, Values
 from onetool.errors import ToolError
-from onetool.net.messages import Request
-from onetool.net.outgoing import FORBIDDEN_IN_VALUES
+from onetool.net.messages import FORBIDDEN_IN_VALUES, Request
 from onetool.net.urls import parse_target
 
 _WEBHOOK_KEY_PREFIX = "whsec_"
