@@ -6,7 +6,7 @@ import jsonschema_rs
 import pytest
 from tests.openapi_support import build_document, import_document, import_tool
 
-from onetool.bundles.openapi.references import References
+from onetool.bundles.openapi.document import References
 from onetool.bundles.openapi.schemas import MAX_NODES, SchemaTranslator
 from onetool.errors import BundleError
 

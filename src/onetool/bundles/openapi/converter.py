@@ -8,13 +8,24 @@ from typing import Any
 
 from onetool.bundles.imported import BundleImport, ToolEntry, parse_host
 from onetool.bundles.openapi import names
-from onetool.bundles.openapi.additions import Additions
-from onetool.bundles.openapi.descriptions import MAX_TOOL_LENGTH, shorten
-from onetool.bundles.openapi.document import OpenApiDocument, as_mapping, as_text, parse_document
-from onetool.bundles.openapi.operations import ConvertedTool, OperationConverter, OperationLocation, iterate_operations
-from onetool.bundles.openapi.references import References
+from onetool.bundles.openapi.document import (
+    MAX_TOOL_LENGTH,
+    OpenApiDocument,
+    References,
+    as_mapping,
+    as_text,
+    parse_document,
+    shorten,
+)
+from onetool.bundles.openapi.operations import (
+    Additions,
+    ConvertedTool,
+    OperationConverter,
+    OperationLocation,
+    ServerUrls,
+    iterate_operations,
+)
 from onetool.bundles.openapi.security import SecuritySchemes
-from onetool.bundles.openapi.servers import ServerUrls
 from onetool.bundles.openapi.swagger import convert_scheme
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError

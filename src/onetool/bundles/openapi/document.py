@@ -1,24 +1,120 @@
-"""Parsing of OpenAPI documents in JSON or YAML, with limits of size and depth.
+"""OpenAPI documents: parsing JSON or YAML with limits, resolving `$ref`, and shortening descriptions for a model.
 
-Only the version of the document is checked here.
+Only the version of the document is checked here. References are resolved inside one document; nothing is ever fetched.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
+from urllib.parse import unquote
 
 from onetool.bundles.imported import max_value_count
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError, ConfigError
+from onetool.util.sanitize import clean
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
+MAX_SHOWN_CHARS = 200
+MAX_CHAIN_LENGTH = 20
+MAX_TOOL_LENGTH = 1_200
+MAX_ARGUMENT_LENGTH = 400
+MAX_DETAIL_LENGTH = 200
+_MAX_READ_LENGTH = 5_000
 MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 100
 MAX_VALUES = 4_000_000  # in memory a value is many times as large as `[],` is in a file
 _MAX_INTEGER = 2**64 - 1
 _MIN_INTEGER = -(2**63)
+
+
+class References:
+    def __init__(self, root: JsonMapping) -> None:
+        self._root = root
+
+    def follow(self, node: Any) -> Any:
+        """Return the node, or the target of its chain of references."""
+        seen: set[str] = set()
+        while (reference := get_reference(node)) is not None:
+            if reference in seen:
+                raise invalid(f"the reference {quote(reference, MAX_SHOWN_CHARS)} is circular")
+            if len(seen) == MAX_CHAIN_LENGTH:
+                raise invalid(
+                    f"the reference {quote(reference, MAX_SHOWN_CHARS)} is a chain of more than "
+                    f"{MAX_CHAIN_LENGTH} references"
+                )
+            seen.add(reference)
+            node = self.find_target(reference)
+        return node
+
+    def resolve_mapping(self, node: Any) -> JsonMapping:
+        target = self.follow(node)
+        return target if isinstance(target, dict) else {}
+
+    def resolve_or_empty(self, node: Any) -> JsonMapping:
+        try:
+            return self.resolve_mapping(node)
+        except BundleError:
+            return {}
+
+    def find_target(self, reference: str) -> Any:
+        if not reference.startswith("#"):
+            raise invalid(f"references to another document are not supported: {quote(reference, MAX_SHOWN_CHARS)}")
+        pointer = unquote(reference[1:])
+        if pointer and not pointer.startswith("/"):
+            raise invalid(f"the reference {quote(reference, MAX_SHOWN_CHARS)} cannot be resolved")
+        node: Any = self._root
+        for part in pointer.split("/")[1:]:
+            node = _get_child(node, part.replace("~1", "/").replace("~0", "~"), reference)
+        return node
+
+
+def get_reference(node: Any) -> str | None:
+    reference = node.get("$ref") if isinstance(node, dict) else None
+    return reference if isinstance(reference, str) else None
+
+
+def _get_child(node: Any, key: str, reference: str) -> Any:
+    if isinstance(node, dict) and key in node:
+        return node[key]
+    if (
+        isinstance(node, list)
+        and key.isdecimal()
+        and key.isascii()
+        and len(key) < MAX_SHOWN_CHARS
+        and int(key) < len(node)
+    ):
+        return node[int(key)]
+    raise invalid(f"the reference {quote(reference, MAX_SHOWN_CHARS)} cannot be resolved")
+
+
+def shorten(text: Any, limit: int) -> str:
+    """Shorten text to whole paragraphs if one fits, else to whole sentences, else to words."""
+    return _shorten(text[:_MAX_READ_LENGTH], limit) if isinstance(text, str) else ""
+
+
+@functools.lru_cache(maxsize=512)  # the same few parameters are described again and again
+def _shorten(text: str, limit: int) -> str:
+    cleaned = clean(text.strip(), _MAX_READ_LENGTH).strip()
+    if len(cleaned) <= limit:
+        return cleaned
+    head = cleaned[: limit - 2]
+    for end in ("\n\n", ". ", ".\n", " "):
+        cut = head.rfind(end)
+        if cut > limit // 4:
+            return f"{head[:cut].rstrip()}{'.' if end[0] == '.' else ''} …"
+    return f"{head}…"
+
+
+def describe_operation(summary: Any, description: Any) -> str:
+    """Return the summary as the first line, followed by the description."""
+    first = shorten(summary, MAX_DETAIL_LENGTH)
+    rest = shorten(description, MAX_TOOL_LENGTH)
+    if not rest or rest == first:
+        return first
+    return f"{first.rstrip('.')}.\n\n{rest}" if first and not rest.startswith(first) else rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,41 @@
-"""Conversion of an operation to a tool: a validated request body for the store."""
+"""Conversion of an operation to a tool: a validated request body for the store.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl
+The base URL is that of the first usable server of the document, with the defaults of its variables. A relative URL
+cannot be resolved, because only the user knows where the document came from.
+"""
 
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from onetool.backends.http.placeholders import list_placeholders, parse
+from onetool.backends.http.request import check_headers
 from onetool.bundles.openapi import swagger
-from onetool.bundles.openapi.additions import Additions
 from onetool.bundles.openapi.bodies import BodyWriter, is_binary
-from onetool.bundles.openapi.descriptions import describe_operation, shorten
-from onetool.bundles.openapi.document import OpenApiDocument, as_list, as_mapping, as_text
+from onetool.bundles.openapi.document import (
+    OpenApiDocument,
+    References,
+    as_list,
+    as_mapping,
+    as_text,
+    describe_operation,
+    shorten,
+)
 from onetool.bundles.openapi.names import to_tags
 from onetool.bundles.openapi.parameters import Parameter, ParameterWriter
-from onetool.bundles.openapi.references import References
-from onetool.bundles.openapi.request import VARIABLE, RequestBuilder, build_url_template, escape_literal
+from onetool.bundles.openapi.request import VARIABLE, RequestBuilder, build_url_template, encode_path, escape_literal
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.openapi.security import SecuritySchemes
-from onetool.bundles.openapi.servers import ServerUrls, find_servers
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.net.messages import EVENT_STREAM
+from onetool.util.secret_finder import is_secret_name
+from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
+_AUTHORITY = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 MAX_NAME_LENGTH = 120
 BASE_COST = 50  # of an operation, in schema nodes
 SAVE_TO: JsonObject = {"type": "string", "description": "Path of the file to write the response to."}
@@ -30,6 +44,120 @@ FULL_RESPONSE: JsonObject = {
     "description": "Return status, headers, links and body, not only the body.",
 }
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """`scheme` is the security scheme of operations that declare none; `headers` are sent by all tools."""
+
+    scheme: JsonMapping | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, auth: str | None, headers: Iterable[str]) -> Self:
+        """Parse `bearer`, `basic`, `header:NAME` or `query:NAME`, and headers like `X-Version: 2`."""
+        return cls(_parse_scheme(auth) if auth else None, _parse_headers(headers))
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the secrets in the headers."""
+        return [part.name for value in self.headers.values() for part in list_placeholders(parse(value))]
+
+
+def _parse_scheme(auth: str) -> JsonMapping:
+    kind, _, name = auth.partition(":")
+    if auth in {"bearer", "basic"}:
+        return {"type": "http", "scheme": auth}
+    if kind not in {"header", "query"} or not name:
+        raise invalid(f"invalid auth {quote(auth, 60)} (expected bearer, basic, header:NAME or query:NAME)")
+    return {"type": "apiKey", "in": kind, "name": name}
+
+
+def _parse_headers(headers: Iterable[str]) -> dict[str, str]:
+    parsed: dict[str, str] = {}
+    for text in headers:
+        name, colon, value = (part.strip() for part in text.partition(":"))
+        if not colon or not value:
+            raise invalid(f"invalid header {quote(name, 60)} (expected a header like 'X-Version: 2')")
+        try:
+            check_headers({name: value})
+            placeholders = list_placeholders(parse(value))
+        except ValueError as error:
+            raise invalid(f"invalid header {quote(name, 60)}: {error}") from None
+        if argument := next((placeholder for placeholder in placeholders if not placeholder.is_secret), None):
+            raise invalid(f"invalid header {quote(name, 60)}: {argument} is not a secret (expected ${{secret:NAME}})")
+        if is_secret_name(name, or_key=True) and not placeholders:
+            raise invalid(
+                f"header {quote(name, 60)} contains a credential; run `onetool secret set NAME`, "
+                f"and write '{name}: ${{secret:NAME}}'"
+            )
+        parsed[name] = value
+    return parsed
+
+
+class ServerUrls:
+    """The base URLs of operations. `override` is a base URL from the user, which replaces those of the document."""
+
+    def __init__(self, override: str | None) -> None:
+        self._override = (
+            None if override is None else _validate(override if "://" in override else f"https://{override}")
+        )
+
+    def find_base_url(self, servers: Iterable[Any]) -> str:
+        """Return the base URL without a trailing slash."""
+        if self._override is not None:
+            return self._override
+        urls = [_fill_variables(as_mapping(server)) for server in servers] or ["/"]
+        absolute = [url for url in urls if url.startswith(("https://", "http://"))]
+        if not absolute:
+            path = urls[0].strip("/")
+            is_printable = path and re.fullmatch(r"[\w./~-]{0,79}", path)
+            example = f"https://api.example.com/{path}" if is_printable else "https://api.example.com"
+            reason = f"the document does not declare the host of the API (only {quote(urls[0], 100)})"
+            raise invalid(f'{reason}; set server="{example}"', needs="server", example=example, reason=reason)
+        return next(filter(None, map(_validate_or_none, absolute)), None) or _validate(absolute[0])
+
+
+def find_servers(*locations: JsonMapping) -> list[Any]:
+    """Return the servers of the operation, else of its path, else of the document."""
+    return next((as_list(location["servers"]) for location in locations if as_list(location.get("servers"))), [])
+
+
+def _fill_variables(server: JsonMapping) -> str:
+    variables = as_mapping(server.get("variables"))
+
+    def get_default(match: re.Match[str]) -> str:
+        variable = as_mapping(variables.get(match[1]))
+        choices = as_list(variable.get("enum"))
+        value = variable.get("default", choices[0] if choices else None)
+        return str(value) if isinstance(value, str | int) else match[0]
+
+    url = VARIABLE.sub(get_default, as_text(server.get("url")).strip())
+    return f"https:{url}" if url.startswith("//") else url
+
+
+def _validate_or_none(url: str) -> str | None:
+    try:
+        return _validate(url)
+    except BundleError:
+        return None
+
+
+def _validate(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in {"http", "https"} and _AUTHORITY.fullmatch(parts.netloc) and parts.port != 0
+    except ValueError:  # a port over 65535, or half of a bracket
+        is_valid = False
+    if not is_valid:
+        raise invalid(
+            f"invalid base URL {quote(url, 200)} (expected a URL like https://api.example.com/v1)", needs="server"
+        )
+    if "{" in parts.path:
+        raise invalid(
+            f"the base URL {quote(url, 200)} has a variable without default; set the complete URL", needs="server"
+        )
+    return f"{parts.scheme}://{parts.netloc.lower()}{encode_path(parts.path).rstrip('/')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ its keys are not known. Parameters that a template cannot express are omitted an
 
 from typing import Any
 
-from onetool.bundles.openapi.document import as_mapping, as_text
-from onetool.bundles.openapi.references import References
+from onetool.bundles.openapi.document import References, as_mapping, as_text
 from onetool.bundles.openapi.request import RequestBuilder, encode_path, escape_literal
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid

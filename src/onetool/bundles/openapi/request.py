@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from onetool.bundles.openapi.descriptions import MAX_ARGUMENT_LENGTH, shorten
+from onetool.bundles.openapi.document import MAX_ARGUMENT_LENGTH, shorten
 from onetool.bundles.openapi.names import UniqueNames, to_argument_name
 from onetool.bundles.openapi.schemas import SchemaTranslator
 from onetool.bundles.rules import invalid

@@ -6,11 +6,10 @@ Keys and tokens are never arguments: each becomes a secret, whose value the user
 from dataclasses import dataclass, field
 from typing import Any
 
-from onetool.bundles.openapi.document import as_mapping, as_text
-from onetool.bundles.openapi.keywords import list_strings
+from onetool.bundles.openapi.document import References, as_mapping, as_text
 from onetool.bundles.openapi.names import to_secret_name
-from onetool.bundles.openapi.references import References
 from onetool.bundles.openapi.request import escape_literal
+from onetool.bundles.openapi.schemas import list_strings
 from onetool.bundles.rules import invalid
 from onetool.errors import BundleError
 from onetool.util.text import quote
