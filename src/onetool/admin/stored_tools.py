@@ -190,6 +190,23 @@ async def delete_bundle(
         await app.bundles.write(lambda store: store.delete_bundle(bundle_id, precondition.check))
 
 
+@action(WRITE)
+async def delete_bundle_with_tools(app: OneTool, person: Person, bundle_id: str) -> list[str]:
+    """Delete a bundle with all its tools, and return what was deleted."""
+    async with person.changing(app, "bundle.deleted", [bundle_id], frees_space=True) as facts:
+        bundle = await app.bundles.read(lambda store: store.get_bundle(bundle_id))
+        tools = await app.bundles.read(lambda store: store.list_bundle_tools(bundle_id))
+        names = facts["names"] = [*map(app.bundles.tool_name, tools), bundle.slug]
+
+        def delete(store: BundleStore) -> None:
+            for tool in tools:
+                store.delete_tool(bundle_id, tool.slug, tool.version)
+            store.delete_bundle(bundle_id)
+
+        await app.bundles.write(delete)
+    return names
+
+
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 

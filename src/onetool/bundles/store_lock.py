@@ -1,8 +1,8 @@
 """The lock of the store: one writer at a time across all processes, with a mark to recover from crashes.
 
-It is a kernel lock on a file. A writer makes the file one byte long before it changes files of the store, and empties it
-when the index agrees with them again. A process that gets the lock and finds a byte knows that a writer died: the index
-may disagree with any file. Readers take no lock: they check the size of the file.
+It is a kernel lock on a file. A writer makes the file one byte long before it changes files of the store, and empties
+it when the index agrees with them again. A process that gets the lock and finds a byte knows that a writer died: the
+index may disagree with any file. Readers take no lock: they check the size of the file.
 """
 
 import os

@@ -189,22 +189,21 @@ def _confirm_and_delete(options: Namespace) -> int:
         return bundle, tools
 
     bundle, tools = run_with_settings(options, plan)
-    deleted = [_name(one) for one in tools]
-    what = ", ".join(deleted)
+    what = ", ".join(map(_name, tools))
     if not tool:
         what = f"the bundle {bundle.slug} with {pluralize(len({one.slug for one in tools}), 'tool')}"
-        deleted.append(bundle.slug)
     _confirm(what, options)
 
-    async def delete(app: "OneTool") -> None:
-        from onetool.admin.stored_tools import delete_bundle, delete_tool
+    async def delete(app: "OneTool") -> list[str]:
+        from onetool.admin.stored_tools import delete_bundle_with_tools, delete_tool
 
+        if not tool:
+            return await delete_bundle_with_tools(app, identify_owner(), bundle.id)
         for one in tools:
             await delete_tool(app, identify_owner(), bundle.id, one.slug, one.version)
-        if not tool:
-            await delete_bundle(app, identify_owner(), bundle.id)
+        return [*map(_name, tools)]
 
-    run_with_settings(options, delete)
+    deleted = run_with_settings(options, delete)
     if options.json:
         print_json({"deleted": deleted}, indent=None)
     else:
