@@ -179,9 +179,7 @@ async def export_bundle(app: OneTool, person: Person, bundle_id: str) -> Exporte
 
     def export(store: BundleStore) -> ExportedBundle:
         bundle = store.get_bundle(bundle_id)
-        sees_all = person.transport == "cli"  # the owner of the files
-        versions = store.list_bundle_tools(bundle_id)
-        tools = [tool.as_stored() for tool in versions if sees_all or may_see(context, tool)]
+        tools = [tool.as_stored() for tool in store.list_bundle_tools(bundle_id) if may_see(context, tool)]
         _, secrets = archive.strip_credentials(bundle.slug, tools)
         content = archive.pack(bundle.as_json(), tools)
         return ExportedBundle(slug=bundle.slug, content=content, tool_count=len(tools), secrets=secrets)

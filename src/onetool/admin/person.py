@@ -7,7 +7,7 @@ activity, and the statistics of its agent. Tokens of the scopes `approve`, `admi
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onetool.admin.errors import AdminError
 from onetool.app import OneTool
@@ -73,11 +73,12 @@ class Person:
         )
 
     def open_context(self, app: OneTool, output: RunOutput | None = None) -> ToolContext:
-        """Return the context for a call by this person."""
+        """Return the context for a call by this person. No list of tools limits the owner at the command line."""
         try:
-            return app.runs.open_context(self.caller, output)
+            context = app.runs.open_context(self.caller, output)
         except ToolError as error:  # the token's agent was removed from the settings
             raise AdminError("permission_denied", error.message) from None
+        return replace(context, tools=None) if self.transport == "cli" else context
 
     def require_enabling(self, app: OneTool, keys: Iterable[str]) -> None:
         """Raise if an owner disabled one of these names or IDs, and the person may not enable it."""

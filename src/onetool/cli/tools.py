@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from onetool.cli.app_runner import check_settings
 from onetool.cli.discovery import show_result
-from onetool.cli.identity import user_name
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_json
 from onetool.cli.terminal import CommandOutput
+from onetool.core.names import python_name
 from onetool.core.render import render
 from onetool.errors import ToolNotFound
 from onetool.util.text import quote, suggest
@@ -39,29 +40,23 @@ async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> 
 
 
 async def _switch(app: "OneTool", name: str, output: CommandOutput, *, on: bool, as_json: bool) -> int:
-    from onetool.core.names import python_name
+    from onetool.admin.packs import set_pack_enabled
+    from onetool.admin.tools import set_tool_enabled
 
     check_settings(app, output)
     await app.discover()
     tools = {python_name(tool.name): tool.name for tool in app.registry}
     packs = {python_name(tool.pack): tool.pack for tool in app.registry if tool.pack}
-    wanted = python_name(name)
-    found = tools.get(wanted) or packs.get(wanted)
-    if found is None:
+    is_tool = python_name(name) in tools
+    full_name = (tools if is_tool else packs).get(python_name(name))
+    if full_name is None:
         hint = "for a bundle or a tool of one: onetool bundles enable|disable NAME"
         raise ToolNotFound(f"no tool or pack is named {quote(name)}{suggest(name, {**tools, **packs})}", hint=hint)
-    await app.registry.switch(found, on=on)
-    app.state.disabled_tools.mark([found], on=on)
-    kind = "tool" if wanted in tools else "pack"
-    done = "enabled" if on else "disabled"
-    app.audit.change(f"{kind}.{done}", [found], actor=user_name(), transport="cli")
+    await (set_tool_enabled if is_tool else set_pack_enabled)(app, identify_owner(), full_name, {"isEnabled": on})
     if as_json:
-        output.write(render({"changed": [found], "isEnabled": on}, "json") + "\n")
-        return 0
-    output.write(f"{done.capitalize()} {found}\n")
-    pack = found.rpartition(".")[0]
-    if on and kind == "tool" and pack in app.state.disabled_tools.list_names():
-        output.write(f"Its pack is disabled. To enable it: onetool tools --enable {pack}\n")
+        output.write(render({"changed": [full_name], "isEnabled": on}, "json") + "\n")
+    else:
+        output.write(f"{'Enabled' if on else 'Disabled'} {full_name}\n")
     return 0
 
 
