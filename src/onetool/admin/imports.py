@@ -1,7 +1,10 @@
 """Import of OpenAPI documents and archives, and export of archives. A bundle is imported completely or not at all."""
 
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 
+from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
 from onetool.admin.action import READ, WRITE, action
@@ -75,7 +78,8 @@ class ImportedBundle(ApiModel):
     secret_uses: list[SecretUseInfo] = Field(description="Where the tools send secrets, and whether they may")
     problems: list[str]
     warnings: list[str] = Field(description="Literal credentials in the tools")
-    etag: str = Field(default="", exclude=True)  # of the versions of the bundle
+    added: list[str] = Field(exclude=True)  # the names of the new versions
+    etag: str = Field(exclude=True)  # of the versions of the bundle; empty if it does not exist
 
 
 @action(WRITE)
@@ -85,19 +89,48 @@ async def import_bundle(
     """Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)."""
     if query.url:
         content = await _fetch(app, person, query.url)
+    server = query.server or None
+    auth = query.auth or None
+    read = partial(importer.read, content, name=query.name, server=server, auth=auth, headers=query.header)
+    document = await run_in_thread(read)
+    slug = document.bundle["slug"]
 
-    def work(store: BundleStore) -> tuple[BundleImport, ImportResult, str]:
-        return _import(app, store, content, query, precondition)
+    def check(store: BundleStore) -> None:
+        if not (query.update or query.dry_run):
+            _check_slug_is_free(store, slug)
+        precondition.check(_find_basis(store, slug))
 
-    if query.dry_run:
-        document, result, etag = await app.bundles.read(work)
-    else:
-        async with person.changing(app, "bundle.imported", []) as facts:
-            document, result, etag = await app.bundles.write(work)
-            slug = result.bundle.slug
-            facts["names"] = [slug, *(f"{slug}.{tool}@{version}" for tool, version, _ in result.added)]
-        await app.bundles.refresh()
-    return _describe(app, document, result, query, etag), result.is_new and not query.dry_run
+    options = UpdateOptions(
+        renames_versions=True, replaced_edits=frozenset(query.replace), disables_removed=query.disable_removed
+    )
+    imported = await import_document(app, person, document, options, dry=query.dry_run, check=check)
+    return imported, imported.is_new and not query.dry_run
+
+
+async def import_document(
+    app: OneTool,
+    person: Person,
+    document: BundleImport,
+    options: UpdateOptions,
+    *,
+    dry: bool,
+    check: Callable[[BundleStore], None] = lambda _store: None,
+) -> ImportedBundle:
+    """Store a document, unless `dry` is set. `check` raises if it must not be stored."""
+    document = keep_disabled(document, app.state.disabled_tools.list_owner_marks())
+
+    def work(store: BundleStore) -> ImportedBundle:
+        check(store)
+        result = importer.import_bundle(store, document, options, dry=dry)
+        return _describe(app, store, document, result, dry=dry)
+
+    if dry:
+        return await app.bundles.read(work)
+    async with person.changing(app, "bundle.imported", []) as facts:
+        imported = await app.bundles.write(work)
+        facts["names"] = [imported.slug, *imported.added]
+    await app.bundles.refresh()
+    return imported
 
 
 async def _fetch(app: OneTool, person: Person, url: str) -> bytes:
@@ -117,32 +150,14 @@ async def _fetch(app: OneTool, person: Person, url: str) -> bytes:
     return response.body
 
 
-def _import(
-    app: OneTool, store: BundleStore, content: bytes, query: ImportQuery, precondition: Precondition
-) -> tuple[BundleImport, ImportResult, str]:
-    """Import a document. Return it, the result, and the ETag of the bundle's versions, empty if it does not exist."""
-    document = importer.read(
-        content, name=query.name, server=query.server or None, auth=query.auth or None, headers=query.header
-    )
-    document = keep_disabled(document, app.state.disabled_tools.list_owner_marks())
-    slug = document.bundle["slug"]
-    if not (query.update or query.dry_run):
-        _check_slug_is_free(store, slug)
-    precondition.check(_find_basis(store, slug))
-    options = UpdateOptions(
-        renames_versions=True, replaced_edits=frozenset(query.replace), disables_removed=query.disable_removed
-    )
-    result = importer.import_bundle(store, document, options, dry=query.dry_run)
-    basis = _find_basis(store, slug)
-    return document, result, "" if basis is None else compute_etag(basis)
-
-
 def _describe(
-    app: OneTool, document: BundleImport, result: ImportResult, query: ImportQuery, etag: str
+    app: OneTool, store: BundleStore, document: BundleImport, result: ImportResult, *, dry: bool
 ) -> ImportedBundle:
+    slug = result.bundle.slug
+    basis = _find_basis(store, slug)
     return ImportedBundle(
-        bundle=None if query.dry_run and result.is_new else result.bundle,
-        slug=result.bundle.slug,
+        bundle=None if dry and result.is_new else result.bundle,
+        slug=slug,
         display_name=result.bundle.display_name,
         is_new=result.is_new,
         tool_count=len(result.added),
@@ -158,7 +173,8 @@ def _describe(
         ],
         problems=document.problems,
         warnings=document.warnings,
-        etag=etag,
+        added=[f"{slug}.{tool}@{version}" for tool, version, _ in result.added],
+        etag="" if basis is None else compute_etag(basis),
     )
 
 

@@ -9,23 +9,24 @@ import os
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from onetool.admin.imports import ImportedBundle, import_document
+from onetool.app import OneTool
 from onetool.bundles.difference import FieldChange, ToolChange
-from onetool.bundles.imported import BundleImport, list_missing_hosts
-from onetool.bundles.importer import ImportResult, import_bundle, read
-from onetool.bundles.owner_marks import keep_disabled
+from onetool.bundles.imported import BundleImport
+from onetool.bundles.importer import read
 from onetool.bundles.secret_bindings import SecretUse
-from onetool.bundles.source import bundles_directory, open_store
+from onetool.bundles.source import bundles_directory
 from onetool.bundles.update_plan import UpdateOptions
 from onetool.cli.connect import current_machine, next_step
-from onetool.cli.identity import user_name
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import choose_stream, find_command_directories, print_json
 from onetool.cli.settings_changes import SettingsCommand
-from onetool.cli.signals import blocked_signals
+from onetool.cli.signals import blocked_signals, run_cancellable
 from onetool.cli.trust import require_trust
 from onetool.clients import text_files
 from onetool.clients.yaml_text import flow
@@ -38,8 +39,6 @@ from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories
-from onetool.state.audit import open_audit_log
-from onetool.state.opening import open_state
 from onetool.util.invisible import escape_invisible
 from onetool.util.problem import Problem
 from onetool.util.text import pluralize
@@ -56,17 +55,14 @@ INDENT = "  "
 
 @dataclass(slots=True)
 class Report:
-    """The result of an import and the remaining steps."""
+    """The result of an import and the remaining steps. `secret_uses` are not allowed."""
 
-    file: Path
     loaded: Loaded
-    found: BundleImport
-    result: ImportResult
+    document: BundleImport
+    imported: ImportedBundle
     is_dry: bool
-    hosts: list[str]
-    secrets: list[str]
-    secret_uses: list[SecretUse]  # that are not allowed
-    done: list[str] = field(default_factory=list)
+    secret_uses: list[SecretUse]
+    done: list[str]
     diff: str = ""
     is_written: bool = False
 
@@ -80,7 +76,17 @@ class Report:
 
     @property
     def slug(self) -> str:
-        return self.result.bundle.slug
+        return self.imported.slug
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that the settings do not allow."""
+        return self.imported.missing_hosts
+
+    @property
+    def secrets(self) -> list[str]:
+        """The secrets that have no value."""
+        return self.imported.missing_secrets
 
 
 def read_content(path: Path) -> bytes:
@@ -98,22 +104,20 @@ def read_content(path: Path) -> bytes:
 
 def main(options: Namespace, path: Path, content: bytes) -> int:
     try:
-        found = read(content, name=options.name, server=options.server, auth=options.auth, headers=options.header or ())
+        document = read(
+            content, name=options.name, server=options.server, auth=options.auth, headers=options.header or ()
+        )
         with blocked_signals():
             directories, done = _target(options)
         loaded = load(directories, os.environ, trust=True if directories.project else None)
-        update = UpdateOptions(
-            renames_versions=options.update,
-            replaced_edits=None if options.replace_edits else frozenset(),
-            disables_removed=options.disable_removed,
-        )
-        report = _import(path, loaded, found, update, is_dry=options.dry_run)
+        imported = run_cancellable(partial(_import, loaded, document, options))
     except BundleError as error:
         raise _add_hint(error, path) from None
-    report.done += done
+    uses = [use.to_use() for use in imported.secret_uses if not use.is_allowed]
+    report = Report(loaded, document, imported, options.dry_run, uses, done)
     if options.write and not options.dry_run:
         with SettingsCommand(options) as command:
-            if report.hosts:
+            if imported.missing_hosts:
                 _allow_hosts(report, command)
             _allow_secrets(report, command)
     if options.json:
@@ -121,6 +125,16 @@ def main(options: Namespace, path: Path, content: bytes) -> int:
     else:
         print("\n".join(_text(report)))
     return 0
+
+
+async def _import(loaded: Loaded, document: BundleImport, options: Namespace) -> ImportedBundle:
+    update = UpdateOptions(
+        renames_versions=options.update,
+        replaced_edits=None if options.replace_edits else frozenset(),
+        disables_removed=options.disable_removed,
+    )
+    async with OneTool(read=lambda: loaded) as app:
+        return await import_document(app, identify_owner(), document, update, dry=options.dry_run)
 
 
 def _target(options: Namespace) -> tuple[Directories, list[str]]:
@@ -154,21 +168,6 @@ def _project(directories: Directories, *, is_dry: bool, stream: TextIO) -> tuple
     else:
         require_trust(directories, project, stream)
     return chosen, [f"{project} is now trusted"]
-
-
-def _import(path: Path, loaded: Loaded, found: BundleImport, update: UpdateOptions, *, is_dry: bool) -> Report:
-    with open_state(loaded) as state:
-        found = keep_disabled(found, state.disabled_tools.list_owner_marks())
-        with closing(open_store(loaded, state)) as store:
-            result = import_bundle(store, found, update, dry=is_dry)
-        if not is_dry:
-            with closing(open_audit_log(loaded, state)) as audit:
-                names = (f"{result.bundle.slug}.{slug}@{version}" for slug, version, _ in result.added)
-                audit.change("bundle.imported", [result.bundle.slug, *names], actor=user_name(), transport="cli")
-    secrets = [name for name in found.secrets if name not in loaded.secrets]
-    hosts = list_missing_hosts(found.hosts, loaded.settings.http.allowed_hosts)
-    uses = [use for use in found.secret_uses if not use.is_allowed(loaded.settings)]
-    return Report(path, loaded, found, result, is_dry, hosts, secrets, uses)
 
 
 def _add_hint(error: BundleError, path: Path) -> ToolError:
@@ -229,15 +228,15 @@ def _to_json(report: Report) -> JsonObject:
     return {
         "bundle": report.slug,
         "folder": str(bundles_directory(report.loaded)),
-        "isNew": report.result.is_new,
+        "isNew": report.imported.is_new,
         "written": not report.is_dry,
-        "tools": [f"{report.slug}.{slug}@{version}" for slug, version, _ in report.result.added],
-        "difference": report.result.difference.as_json(),
-        "kept": report.result.kept,
-        "disabled": report.result.disabled,
-        "problems": report.found.problems,
-        "warnings": report.found.warnings,
-        "hosts": report.found.hosts,
+        "tools": report.imported.added,
+        "difference": report.imported.difference.as_json(),
+        "kept": report.imported.kept,
+        "disabled": report.imported.disabled,
+        "problems": report.imported.problems,
+        "warnings": report.imported.warnings,
+        "hosts": report.imported.hosts,
         "missingHosts": [] if report.is_written else report.hosts,
         "missingSecrets": report.secrets,
         "secretUses": [use._asdict() for use in report.secret_uses],
@@ -248,13 +247,13 @@ def _to_json(report: Report) -> JsonObject:
 
 def _text(report: Report) -> Iterator[str]:
     yield _headline(report)
-    yield from _describe_difference(report.result, is_dry=report.is_dry)
-    if problems := report.found.problems:
+    yield from _describe_difference(report.imported, is_dry=report.is_dry)
+    if problems := report.imported.problems:
         yield "Not imported, or imported with changes:"
         yield from (f"{INDENT}{problem}" for problem in problems[:MAX_PROBLEMS])
         if len(problems) > MAX_PROBLEMS:
             yield f"{INDENT}and {len(problems) - MAX_PROBLEMS:,} more; use --json to see all"
-    yield from (f"Warning: {warning}" for warning in report.found.warnings[:MAX_PROBLEMS])
+    yield from (f"Warning: {warning}" for warning in report.imported.warnings[:MAX_PROBLEMS])
     if report.secrets:
         yield "Set these secrets:"
         yield from (f"{INDENT}onetool secret set {name}" for name in report.secrets)
@@ -274,16 +273,16 @@ def _text(report: Report) -> Iterator[str]:
 
 
 def _uses_oauth(report: Report) -> bool:
-    auths = ((body.get("httpImpl") or {}).get("auth") or {} for _, _, body in report.found.tools)
+    auths = ((body.get("httpImpl") or {}).get("auth") or {} for _, _, body in report.document.tools)
     return any("oauth" in auth for auth in auths)
 
 
 def _headline(report: Report) -> str:
-    result = report.result
+    result = report.imported
     slug = report.slug
     if not result.added and not (result.kept or result.disabled):
-        return f"{slug}: already imported ({pluralize(len(report.found.tools), 'tool')}); nothing was changed."
-    versions = ", ".join(sorted({version for _, version, _ in result.added}))
+        return f"{slug}: already imported ({pluralize(len(report.document.tools), 'tool')}); nothing was changed."
+    versions = ", ".join(sorted({name.rpartition("@")[2] for name in result.added}))
     what = f"{pluralize(len(result.added), 'tool')} of version {versions}"
     where = bundles_directory(report.loaded)
     if report.is_dry:
@@ -296,10 +295,13 @@ def _about_hosts(report: Report) -> Iterator[str]:
     if report.hosts and not report.is_written:
         what = "this host" if len(report.hosts) == 1 else "these hosts"
         yield f"Allow {what} in {report.config} (or use --write):"
-        all_hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]  # one line has to hold them all
+        all_hosts = [
+            *report.loaded.settings.http.allowed_hosts,
+            *report.hosts,
+        ]  # one line has to hold them all
         yield f"{INDENT}{SECTION}: {{{KEY}: {flow(all_hosts)}}}"
     addresses = (
-        host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0] for host in report.found.hosts
+        host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0] for host in report.imported.hosts
     )
     is_near = any(
         name == "localhost" or (parse_address(name) is not None and not is_public(name)) for name in addresses
@@ -312,10 +314,10 @@ def _about_hosts(report: Report) -> Iterator[str]:
 def _next_steps(report: Report) -> Iterator[str]:
     if report.secrets or report.hosts:
         yield "Running servers see the tools at once, and changed settings and secrets within 2 seconds."
-    if not report.result.bundle.is_enabled:
+    if report.imported.bundle is not None and not report.imported.bundle.is_enabled:
         yield f"The bundle is disabled. To enable it: onetool bundles enable {report.slug}"
     # The easiest tool to try: one that only reads and has few required arguments.
-    with_schema = [(slug, body) for slug, _, body in report.found.tools if "argSchema" in body]
+    with_schema = [(slug, body) for slug, _, body in report.document.tools if "argSchema" in body]
     example = min(with_schema, key=_effort, default=None)
     if example is not None:
         name = f"{report.slug}.{example[0]}"
@@ -360,7 +362,7 @@ def _value(value: Any) -> str:
 # --- the difference ---------------------------------------------------------------------------------------------------
 
 
-def _describe_difference(result: ImportResult, *, is_dry: bool) -> Iterator[str]:
+def _describe_difference(result: ImportedBundle, *, is_dry: bool) -> Iterator[str]:
     """Yield the lines of the difference; nothing for a new bundle."""
     found = result.difference
     lines = [
