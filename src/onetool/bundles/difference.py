@@ -5,7 +5,7 @@ A tool is compared with the version that is called by its name. Literal credenti
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -16,6 +16,7 @@ from onetool.util.sanitize import clean
 from onetool_child.json_types import JsonMapping, JsonObject
 
 Part = Literal["request", "parameter", "description", "output"]
+Content = StoredTool | ToolDraft
 MAX_CHANGES = 100  # of one tool
 MAX_VALUE_CHARS = 300
 CONTEXT_CHARS = 40  # before the first difference of long values
@@ -65,37 +66,28 @@ def find_current(versions: Iterable[StoredTool]) -> StoredTool:
     return max(versions, key=lambda tool: (tool.is_enabled, tool.created_at))
 
 
-def has_same_content(one: StoredTool | ToolDraft, other: StoredTool | ToolDraft) -> bool:
+def has_same_content(one: Content, other: Content) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in FIELDS)
 
 
-def outline_tool(slug: str, version: str, tool: StoredTool | ToolDraft) -> ToolOutline:
+def outline_tool(slug: str, version: str, tool: Content) -> ToolOutline:
     impl = _mask(tool)
     request = f"{impl.get('method', 'GET')} {impl.get('urlTemplate', '')}" if impl else tool.type
     return ToolOutline(slug=slug, version=version, request=_shorten(request))
 
 
-def list_changes(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> list[FieldChange]:
+def list_changes(old: Content, new: Content) -> list[FieldChange]:
     """Return what differs between two versions of a tool."""
-    changes = [*_compare_requests(old, new), *_compare_parameters(old, new), *_compare_rest(old, new)]
-    return changes[:MAX_CHANGES]
+    changes = (
+        _compare("request", _mask(old), _mask(new), _render),
+        _compare("parameter", _list_parameters(old.arg_schema), _list_parameters(new.arg_schema), str),
+        _compare("description", _list_texts(old), _list_texts(new), str),
+        _compare("output", {"outputSchema": old.output_schema}, {"outputSchema": new.output_schema}, _render),
+    )
+    return [*islice(chain.from_iterable(changes), MAX_CHANGES)]
 
 
-def _compare_requests(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> Iterator[FieldChange]:
-    return _compare("request", _mask(old), _mask(new), _render)
-
-
-def _compare_parameters(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> Iterator[FieldChange]:
-    return _compare("parameter", _list_parameters(old.arg_schema), _list_parameters(new.arg_schema), str)
-
-
-def _compare_rest(old: StoredTool | ToolDraft, new: StoredTool | ToolDraft) -> Iterator[FieldChange]:
-    yield from _compare("description", _list_texts(old), _list_texts(new), str)
-    before, after = ({"outputSchema": tool.output_schema} for tool in (old, new))
-    yield from _compare("output", before, after, _render)
-
-
-def _list_texts(tool: StoredTool | ToolDraft) -> dict[str, str | None]:
+def _list_texts(tool: Content) -> dict[str, str | None]:
     tags = ", ".join(tool.tags)
     return {"displayName": tool.display_name, "description": tool.description or None, "tags": tags or None}
 
@@ -121,7 +113,7 @@ def _list_parameters(schema: JsonObject) -> dict[str, str]:
     return {**parameters, **({"(schema)": _render(rest)} if rest else {})}
 
 
-def _mask(tool: StoredTool | ToolDraft) -> JsonObject:
+def _mask(tool: Content) -> JsonObject:
     return credentials.mask(tool.http_impl) or {}
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from onetool.bundles.secret_bindings import SecretUse, find_secret_uses
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import HostRules
+from onetool.net.urls import parse_target
 from onetool_child.json_types import JsonObject
 
 ToolEntry = tuple[str, str, JsonObject]
@@ -64,11 +65,10 @@ def _is_allowed(rules: HostRules, host: str) -> bool:
 
 def parse_host(url: str) -> str:
     """Return the host as in http.allowedHosts: with the port only if it is not the default of the scheme."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    default_port = {"https": 443, "http": 80}[parts.scheme]
-    return host if parts.port in {None, default_port} else f"{host}:{parts.port}"
+    try:
+        return parse_target(url).authority
+    except NetworkError:  # its calls are rejected
+        return urlsplit(url).netloc
 
 
 def max_value_count(text: bytes) -> int:

@@ -6,9 +6,7 @@ same host, or is on loopback too, or if the settings allow private addresses.
 """
 
 import json
-from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
 
 from onetool.config.model import is_loopback_host
 from onetool.errors import NetworkError
@@ -63,20 +61,14 @@ class GuardedHttp:
         return is_loopback_host(target.host) and is_loopback_host(self._home.host)
 
     async def get(self, url: str, source: str) -> Response:
-        return await self._send(Request("GET", url, (ACCEPT,)), source)
-
-    async def post_form(
-        self, url: str, form: Mapping[str, str], source: str, headers: Mapping[str, str] | None = None
-    ) -> Response:
-        content = urlencode(form).encode()
-        return await self._send(Request("POST", url, (FORM, ACCEPT, *(headers or {}).items()), content), source)
+        return await self.send(Request("GET", url, (ACCEPT,)), source)
 
     async def post_json(self, url: str, body: Any, source: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
         content = json.dumps(body).encode()
         sent = (("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"), *headers)
-        return await self._send(Request("POST", url, sent, content), source)
+        return await self.send(Request("POST", url, sent, content), source)
 
-    async def _send(self, request: Request, source: str) -> Response:
+    async def send(self, request: Request, source: str) -> Response:
         target = self.check_url(request.url, source)
         private = self._allow_private_addresses or target.host == self._home.host or self._is_local(target)
         rules = HostRules((target.authority,), allow_private_addresses=private)

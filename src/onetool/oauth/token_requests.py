@@ -9,7 +9,7 @@ import secrets
 import time
 from dataclasses import replace
 from typing import Annotated, Any
-from urllib.parse import quote as quote_url
+from urllib.parse import quote as quote_url, urlencode
 
 from mcp.client.auth.utils import issuers_match
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
@@ -17,11 +17,11 @@ from pydantic import BaseModel, Field, ValidationError, ValidatorFunctionWrapHan
 
 from onetool.config.model import OAuth
 from onetool.errors import ConfigError, NetworkError, ToolError
-from onetool.net import Response
+from onetool.net import Request, Response
 from onetool.oauth.credential import Credential
 from onetool.oauth.discovery import Discovered, ServerMetadata, invalid_document, parse_document
 from onetool.oauth.failures import TokenRejected, describe_code
-from onetool.oauth.guarded_http import GuardedHttp
+from onetool.oauth.guarded_http import ACCEPT, FORM, GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
 
@@ -191,8 +191,8 @@ class TokenRequests:
     async def _post(self, credential: Credential, url: str, source: str, **form: str) -> Response:
         """Send a form without its empty fields, and with the proof of the client."""
         proof, headers = self._authenticate(credential)
-        form = {name: value for name, value in form.items() if value}
-        return await self._http.post_form(url, {**form, **proof}, source, headers)
+        content = urlencode({**{name: value for name, value in form.items() if value}, **proof}).encode()
+        return await self._http.send(Request("POST", url, (FORM, ACCEPT, *headers.items()), content), source)
 
     def _authenticate(self, credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
         """Return fields and headers with the proof of the client, which only the issuer in the settings gets."""

@@ -25,6 +25,7 @@ from onetool.backends.http.placeholders import (
     Placeholder,
     UploadedFile,
     Values,
+    fill_parts,
     format_scalar,
     invalid_value_error,
     list_placeholders,
@@ -132,14 +133,14 @@ def _fill_data(node: Any, values: Values) -> Any:
 def _fill_string(parts: Parts, values: Values) -> Any:
     if len(parts) == 1 and isinstance(parts[0], Placeholder):
         return values.get(parts[0])
-    texts = [part if isinstance(part, str) else _to_embedded_text(part, values) for part in parts]
-    return MISSING if MISSING in texts else "".join(texts)
+    text = fill_parts(parts, lambda placeholder: _to_embedded_text(placeholder, values))
+    return MISSING if text is None else text
 
 
-def _to_embedded_text(placeholder: Placeholder, values: Values) -> Any:
+def _to_embedded_text(placeholder: Placeholder, values: Values) -> str | None:
     value = values.get(placeholder)
     if value is None or value is MISSING:
-        return MISSING
+        return None
     return dumps(value).decode() if isinstance(value, dict | list | tuple) else to_text(value, placeholder)
 
 
@@ -221,7 +222,7 @@ def _write_json(placeholder: Placeholder, values: Values) -> str:
 
 def _write_in_json_string(placeholder: Placeholder, values: Values) -> str:
     text = _to_embedded_text(placeholder, values)
-    return "" if text is MISSING else dumps(text).decode()[1:-1]
+    return "" if text is None else dumps(text).decode()[1:-1]
 
 
 def _is_json_template(parts: Parts) -> bool:
@@ -309,7 +310,7 @@ class PartTemplate:
     def _list_values(self, values: Values) -> Iterator[UploadedFile]:
         placeholder = self.value[0] if len(self.value) == 1 else None
         if not isinstance(placeholder, Placeholder):
-            text = values.fill_optional(self.value)
+            text = fill_parts(self.value, values.get_text)
             if text is not None:
                 yield UploadedFile(text.encode())
             return

@@ -9,7 +9,7 @@ This imports pydantic, so it is only imported when a tool is stored or first cal
 import functools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -53,21 +53,23 @@ STEP_PARTS = ("body", "headers", "cookies", "status")
 _RANGE = re.compile(r"([1-5][0-9]{2})-([1-5][0-9]{2})")
 
 
-def _check_url(text: str) -> str:
-    parse_url(text)
-    return text
+def _check_with(parse: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator that raises if the value cannot be parsed, and keeps it as it is."""
+
+    def check(value: Any) -> Any:
+        parse(value)
+        return value
+
+    return AfterValidator(check)
 
 
-def _check_query(query: Mapping[str, str]) -> Mapping[str, str]:
-    for name, value in query.items():
-        ParameterTemplate.of(name, value)
-    return query
+def _parse_query(query: Mapping[str, str]) -> list[ParameterTemplate]:
+    return [ParameterTemplate.of(name, value) for name, value in query.items()]
 
 
-def _check_status(code: int | str) -> int | str:
+def _check_status(code: int | str) -> None:
     if not parse_status_range(code):
         raise ValueError("must be a status code like 200 or a range like 200-299")
-    return code
 
 
 def parse_status_range(code: int | str) -> range:
@@ -76,7 +78,7 @@ def parse_status_range(code: int | str) -> range:
     return range(int(match[1]), int(match[2]) + 1) if match else range(0)
 
 
-def _check_selector(selector: str) -> str:
+def _check_selector(selector: str) -> None:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
@@ -87,14 +89,12 @@ def _check_selector(selector: str) -> str:
     except (JMESPathError, RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ValueError(f"is not a valid JMESPath expression: {reason}") from None
-    return selector
 
 
-def _check_argument(text: str) -> str:
+def _check_argument(text: str) -> None:
     parts = parse(text)
     if len(parts) != 1 or not isinstance(parts[0], Placeholder) or parts[0].is_secret:
         raise ValueError("must be the placeholder of an argument, such as ${name}")
-    return text
 
 
 def _find_placeholders(template: Any) -> Iterator[Placeholder]:
@@ -116,9 +116,9 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, BeforeValidator(format_scalar)]
 Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(to_upper)]
-ArgumentPlaceholder = Annotated[str, AfterValidator(_check_argument)]
+ArgumentPlaceholder = Annotated[str, _check_with(_check_argument)]
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-Status = Annotated[Annotated[int, Field(strict=True)] | str, AfterValidator(_check_status)]
+Status = Annotated[Annotated[int, Field(strict=True)] | str, _check_with(_check_status)]
 
 
 class SecretSafeModel(CamelSection):
@@ -212,7 +212,7 @@ class StepResponseOptions(SecretSafeModel):
     """`response` of a step: how to parse the response, and which part of it is its body."""
 
     mode: Literal["auto", "json", "text"] = "auto"
-    selector: Annotated[str, AfterValidator(_check_selector)] | None = None
+    selector: Annotated[str, _check_with(_check_selector)] | None = None
 
     @model_validator(mode="after")
     def _check_selector_mode(self) -> Self:
@@ -244,9 +244,9 @@ class HttpRequest(SecretSafeModel):
     """The fields of a request, which steps and tools have in common."""
 
     method: Method
-    url_template: Annotated[str, AfterValidator(_check_url), WithJsonSchema(_URL)]
-    query: Annotated[Mapping[str, Text], AfterValidator(_check_query), Field(max_length=MAX_PARAMETERS)] = {}
-    headers: Annotated[Mapping[str, Text], AfterValidator(check_headers)] = Field(
+    url_template: Annotated[str, _check_with(parse_url), WithJsonSchema(_URL)]
+    query: Annotated[Mapping[str, Text], _check_with(_parse_query), Field(max_length=MAX_PARAMETERS)] = {}
+    headers: Annotated[Mapping[str, Text], _check_with(check_headers)] = Field(
         default={}, max_length=MAX_PARAMETERS, repr=False
     )
     body: Any = Field(default=None, repr=False)
@@ -309,7 +309,7 @@ class HttpRequest(SecretSafeModel):
     @functools.cached_property
     def request(self) -> RequestTemplate:
         """The parsed templates."""
-        query = [ParameterTemplate.of(name, value) for name, value in self.query.items()]
+        query = _parse_query(self.query)
         headers: list[HeaderTemplate | BasicAuth] = [
             HeaderTemplate.of(name, value) for name, value in self.headers.items()
         ]

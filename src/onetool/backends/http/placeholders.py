@@ -215,12 +215,7 @@ class Values:
 
     def fill(self, parts: Parts, encode: Encode = str) -> str:
         """Return the filled template; raise if a value is missing."""
-        return "".join([part if isinstance(part, str) else self.require_text(part, encode) for part in parts])
-
-    def fill_optional(self, parts: Parts) -> str | None:
-        """Return the filled template, or None if a value is missing."""
-        texts = [part if isinstance(part, str) else self.get_text(part) for part in parts]
-        return None if None in texts else "".join(map(str, texts))
+        return fill_parts(parts, lambda placeholder: self.require_text(placeholder, encode)) or ""
 
     def _look_up(self, placeholder: Placeholder) -> Any:
         if placeholder.is_secret:
@@ -264,6 +259,12 @@ class Values:
             raise ToolError(f"secret {name} is not set", secret=name, hint=f"onetool secret set {name}")
         self.used_secrets.add(secret)
         return secret
+
+
+def fill_parts(parts: Parts, get_text: Callable[[Placeholder], str | None]) -> str | None:
+    """Return the filled template, or None if a value is missing."""
+    texts = [part if isinstance(part, str) else get_text(part) for part in parts]
+    return None if None in texts else "".join(map(str, texts))
 
 
 def _get_member(value: Any, key: str | int) -> Any:

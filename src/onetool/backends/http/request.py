@@ -22,6 +22,7 @@ from onetool.backends.http.placeholders import (
     Parts,
     Placeholder,
     Values,
+    fill_parts,
     invalid_value_error,
     list_placeholders,
     parse,
@@ -171,13 +172,8 @@ class ParameterTemplate:
                     return list(fields)
                 self._check_conflicts(parameters, single)
                 return _limit_size(fields, single)
-        text = self.prefix
-        for part in self.parts:
-            value = part if isinstance(part, str) else self._encode_part(part, values)
-            if value is None:
-                return []
-            text += value
-        return [text]
+        text = fill_parts(self.parts, lambda placeholder: self._encode_part(placeholder, values))
+        return [] if text is None else [self.prefix + text]
 
     def _encode_part(self, placeholder: Placeholder, values: Values) -> str | None:
         if not self.is_credential:
@@ -280,13 +276,8 @@ class HeaderTemplate:
         return self.is_credential or _may_be_secret(self.parts)
 
     def fill(self, values: Values) -> str | None:
-        text = ""
-        for part in self.parts:
-            value = part if isinstance(part, str) else self._fill_part(part, values)
-            if value is None:
-                return None
-            text += value
-        return text.strip(" \t")
+        text = fill_parts(self.parts, lambda placeholder: self._fill_part(placeholder, values))
+        return None if text is None else text.strip(" \t")
 
     def _fill_part(self, placeholder: Placeholder, values: Values) -> str | None:
         text = values.require_text(placeholder) if self.is_credential else values.get_text(placeholder)
@@ -310,8 +301,8 @@ def _check_header_name(name: str) -> str:
     return name
 
 
-def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers; raise if one is invalid."""
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise if a header is invalid."""
     seen: set[str] = set()
     for name, value in headers.items():
         HeaderTemplate.of(name, value)
@@ -320,7 +311,6 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
         if name.lower() in seen:
             raise ValueError(f"duplicate header {name}")
         seen.add(name.lower())
-    return headers
 
 
 @dataclass(frozen=True, slots=True)

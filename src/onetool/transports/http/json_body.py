@@ -39,7 +39,7 @@ class RequestBody(Mapping[str, Any]):
     @cached_property
     def _members(self) -> JsonObject:
         _check_media_type(self._headers.get("content-type", ""), self._headers.get("content-encoding", ""))
-        data = _parse(self.content)
+        data = parse_json(self.content)
         if not isinstance(data, dict):
             raise _invalid("the request body must be a JSON object")
         return data
@@ -65,7 +65,8 @@ def _check_media_type(media_type: str, encoding: str) -> None:
         raise ApiError("unsupported_media_type", message, hint="remove the Content-Encoding header")
 
 
-def _parse(content: bytes) -> Any:
+def parse_json(content: bytes) -> Any:
+    """Parse JSON strictly. Raise an ApiError about the request body."""
     if not has_few_values(content):
         raise ApiError("too_large", f"the request body has more than {MAX_VALUES:,} values", {"limit": MAX_VALUES})
     try:

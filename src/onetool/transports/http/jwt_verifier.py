@@ -6,7 +6,6 @@ anything of the JWT.
 """
 
 import base64
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -17,6 +16,7 @@ from onetool.logging import Log
 from onetool.transports.http.credential import RequestCredential, identify_issuer, unauthorized_error
 from onetool.transports.http.errors import ApiError
 from onetool.transports.http.issuers import MAX_KEY_ID_CHARS, IssuerDirectory
+from onetool.transports.http.json_body import parse_json
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import shorten
 from onetool.util.token_ids import identify_subject
@@ -167,26 +167,14 @@ def parse_jwt(text: str) -> tuple[JsonObject, JsonObject]:
 
 
 def _parse_part(part: str) -> JsonObject:
+    """Return the object. Of two members with one name, another parser could use the other one."""
     try:
-        text = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode()
-        data = json.loads(text, object_pairs_hook=_to_object, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
+        data = parse_json(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (ValueError, ApiError):
         data = None
     if not isinstance(data, dict):
         reject("malformed")
     return data
-
-
-def _to_object(pairs: list[tuple[str, Any]]) -> JsonObject:
-    """Return the object. Of two members with one name, another parser could use the other one."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("duplicate member")
-    return found
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _decode(text: str, key: Any, algorithm: str, issuer: str, audiences: list[str]) -> JsonMapping:
