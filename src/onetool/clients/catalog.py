@@ -1,8 +1,8 @@
 """The supported clients: their file locations on each system and the entry format."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from onetool.clients.start_command import OneToolCommand
 from onetool.errors import ToolError
@@ -11,8 +11,7 @@ from onetool_child.json_types import JsonObject
 ENTRY = "onetool"
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """The properties of this machine that determine file locations. `system` is `sys.platform`."""
 
     system: str
@@ -39,8 +38,7 @@ class Machine:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """An MCP client. `has_working_dir` is False if it starts servers without a working directory of the user."""
 
     name: str

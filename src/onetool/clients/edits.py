@@ -1,15 +1,13 @@
 """Edits of a text by position, which preserve everything else byte for byte."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool.errors import ConfigError
 from onetool_child.json_types import JsonMapping, JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """A replacement of the range from `start` to `end` by `text`; an insertion if they are equal."""
 
     start: int

@@ -8,8 +8,7 @@ the last one wins, as in other JSON parsers.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from onetool.clients.edits import (
     Edit,
@@ -45,8 +44,7 @@ def _reject_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A value from `start` to `end`, and its key if it is a member of an object."""
 
     key: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from keyword import iskeyword
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool.clients.client_servers import ClientServers
 from onetool.clients.translate import Translator, is_ours
@@ -29,8 +29,7 @@ PROJECT = "project"
 _EDITORS = frozenset({".vscode", ".cursor", ".zed", ".codex", ".gemini"})
 
 
-@dataclass(frozen=True, slots=True)
-class ImportTarget:
+class ImportTarget(NamedTuple):
     """The state before the import: existing servers, secrets, packs and environment variables."""
 
     servers: JsonMapping

@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PROGRAM = "onetool"
 DISTRIBUTION = "onetool-run"  # it also installs a command of this name, which is what uvx runs
@@ -20,8 +20,7 @@ _UV_CACHE = re.compile(r"(?:archive|environments|builds)-v[0-9]+")
 Which = Callable[[str], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class OneToolCommand:
+class OneToolCommand(NamedTuple):
     command: str
     args: tuple[str, ...] = ()
     note: str = ""

@@ -9,10 +9,10 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.util import atomic
@@ -27,8 +27,7 @@ _CONTEXT_LINES = 3
 _HUNK = re.compile(r"\A@@ -([0-9]+)(,[0-9]+)? \+([0-9]+)(,[0-9]+)? @@\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile:
+class TextFile(NamedTuple):
     """The content of a file when it was read; `raw` is None if it did not exist."""
 
     path: Path

@@ -4,8 +4,7 @@ Positions come from the parser. The nodes of PyYAML have no types, so they are `
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool.clients.edits import Edit, detect_line_break, insertion, line_start
 from onetool.clients.yaml_text import flow, needs_block, render_lines
@@ -15,8 +14,7 @@ from onetool_child.json_types import JsonMapping
 KeyPath = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A value, its key (None for an item of a list) and whether a collection around it is in flow style."""
 
     key: Any

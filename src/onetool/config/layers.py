@@ -7,10 +7,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool import paths
 from onetool.config.contents import SettingsContents
@@ -35,8 +34,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_VALUE_LENGTH = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """The data of one file or variable, with the location of each key."""
 
     data: JsonMapping
@@ -234,7 +232,7 @@ def _place_over(parts: Iterable[Part], above: Part) -> list[Part]:
     kept = {
         name: {key: each for key, each in entries.items() if each is not None} for name, entries in sections.items()
     }
-    return [*(replace(part, data=uncover(part.data)) for part in parts), replace(above, data={**above.data, **kept})]
+    return [*(part._replace(data=uncover(part.data)) for part in parts), above._replace(data={**above.data, **kept})]
 
 
 def _walk(data: Any, loc: Loc) -> list[Any]:

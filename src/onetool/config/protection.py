@@ -8,8 +8,8 @@ files from which assistants start programs.
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from onetool.config.load import Loaded
 from onetool.config.programs import find_local_programs, start_directory
@@ -36,8 +36,7 @@ ASSISTANT_NAMES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
+class Protection(NamedTuple):
     """Paths that tools may not access.
 
     `names` are hidden in every directory, and `protected_names` are protected there; `hidden` and `protected` are

@@ -11,11 +11,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool import paths
 from onetool.config.contents import TRUST_FILE, SettingsContents
@@ -46,8 +45,7 @@ ALLOWED = frozenset({("http", "allowedHosts"), ("tools_dir",)})
 Snapshot = JsonMapping
 
 
-@dataclass(frozen=True, slots=True)
-class TrustDecision:
+class TrustDecision(NamedTuple):
     """The result of a trust check. `snapshot` is the content of a project that only an environment variable trusts."""
 
     trusted: bool
@@ -55,8 +53,7 @@ class TrustDecision:
     snapshot: Snapshot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A difference between the trusted and the current content. `line` is 0 for a deleted key."""
 
     file: str

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # imported for the first report
     from xml.etree.ElementTree import Element
@@ -47,8 +47,7 @@ class FailedTest:
     line: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteReport:
+class SuiteReport(NamedTuple):
     passed: int
     failed: int
     skipped: int

@@ -12,8 +12,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -109,8 +110,7 @@ def _check_variables(extra: Variables) -> Variables:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Suite:
+class _Suite(NamedTuple):
     """A command that runs tests. `report` parses its report; `failed` are its exit statuses if tests failed."""
 
     name: str

@@ -8,8 +8,7 @@ that no text takes long.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -55,8 +54,7 @@ _COMMAND_OPTION = re.compile(r"[a-z]{0,2}c")  # of `sh -c` and `bash -lc`
 _IN_COMMAND = re.compile(r"(?<!\S)(?:-{0,2}([\w.-]+)=|--([\w.-]+)\s+)(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """The position and the name of a secret in a text."""
 
     start: int

@@ -9,10 +9,10 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onetool.backends.threads import ToolThreads
 from onetool.core.bus.adapt import as_tool, function_tool
@@ -30,8 +30,7 @@ SUFFIX = "_tools"
 GROUP = "onetool.packs"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The module and the path in it where a tool is defined."""
 
     module: str

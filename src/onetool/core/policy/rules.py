@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -34,8 +33,7 @@ ALLOWED = Ruling("allow")
 SAVING = "a saved snippet is code that later runs execute; `onetool runs show RUN` shows it"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     decision: Choice
     reason: str
     tools: str = "*"
@@ -70,8 +68,7 @@ PRESETS: Mapping[str, tuple[_Rule, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """The rules of an agent. The first rule that matches a call decides; without one, the call is allowed."""
 
     rules: tuple[_Rule, ...] = ()
