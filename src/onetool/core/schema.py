@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self
 
 from onetool.core.context import Context, is_data
 from onetool.core.schema_work import REFERENCES, expands_too_far, follow_pointer, is_expensive
-from onetool.core.source_types import MISSING, Scope
+from onetool.core.source_types import MISSING, Resolver, Scope, get_default, read_options
 from onetool.errors import ArgumentError
 from onetool.util.docstring import arguments as docstring_arguments
 from onetool_child.data import as_data, replace_non_finite
@@ -542,19 +542,20 @@ def _list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None,
 
 def _build_parameter(argument: ast.arg, default: ast.expr | None, kind: Any, scope: Scope) -> inspect.Parameter:
     empty = inspect.Parameter.empty
-    annotation = empty if argument.annotation is None else scope.resolve(argument.annotation)
+    resolver = Resolver()
+    annotation = empty if argument.annotation is None else resolver.resolve(argument.annotation, scope)
     value: Any = empty
     if isinstance(default, ast.Call) and scope.name(default) == "Field":  # as in FastMCP
-        annotation = scope.annotate(annotation, default)
-        value = scope.read_field_default(default)
+        annotation = resolver.annotate(annotation, [default], scope)
+        value = get_default(read_options(default))
     elif default is not None:
-        value = scope.evaluate_default(default)
+        value = resolver.evaluate_default(default, scope)
     return inspect.Parameter(argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value)
 
 
 def make_output_schema(returns: ast.expr | None, scope: Scope | None = None) -> Schema | None:
     """Return the schema of a return annotation in source code; see `schema_of_returns`."""
-    return None if returns is None else schema_of_returns((scope or Scope()).resolve(returns))
+    return None if returns is None else schema_of_returns(Resolver().resolve(returns, scope or Scope()))
 
 
 def schema_of_returns(kind: Any) -> Schema | None:

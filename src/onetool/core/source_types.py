@@ -93,22 +93,6 @@ class Scope:
                     return True
         return False
 
-    def resolve(self, annotation: ast.expr) -> Any:
-        """Return the type of an annotation, or `Any`."""
-        return _Resolver().resolve(annotation, self)
-
-    def annotate(self, kind: Any, field: ast.Call) -> Any:
-        """Return the type with the constraints and the description of a call of `Field`."""
-        return _Resolver().annotate(kind, [field], self)
-
-    def read_field_default(self, field: ast.Call) -> Any:
-        """Return the default in a call of `Field`; `MISSING` if it is required, `UNKNOWN` if it is not a literal."""
-        return _get_default(_read_options(field))
-
-    def evaluate_default(self, node: ast.expr) -> Any:
-        """Return the value of a default: a literal, or the value of an enum's member; else `UNKNOWN`."""
-        return _Resolver().evaluate_default(node, self)
-
     def name(self, node: ast.expr) -> str:
         """Return the original name of an expression such as `dt.date`, `Optional[int]` or `Field(...)`."""
         match node:
@@ -152,8 +136,8 @@ class _Field(NamedTuple):
     is_total: bool  # whether a typed dictionary requires it
 
 
-class _Resolver:
-    """The resolution of one annotation, with a limited number of steps."""
+class Resolver:
+    """The resolution of the annotation and the default of one parameter, with a limited number of steps."""
 
     def __init__(self) -> None:
         self._steps = MAX_STEPS
@@ -162,6 +146,7 @@ class _Resolver:
         self._is_in_model = False
 
     def resolve(self, annotation: ast.expr, scope: Scope) -> Any:
+        """Return the type of an annotation, or `Any`."""
         try:
             kind = self._evaluate(annotation, scope)
             if self._references:
@@ -172,6 +157,7 @@ class _Resolver:
         return kind
 
     def annotate(self, kind: Any, metadata: Iterable[ast.expr], scope: Scope) -> Any:
+        """Return the type with the constraints and the description of metadata, such as a call of `Field`."""
         from pydantic import Field
 
         options: Values = {}
@@ -184,10 +170,11 @@ class _Resolver:
                 case ast.Call(args=bounds) if scope.name(each) == "Len":
                     options |= dict(zip(("min_length", "max_length"), map(ast.literal_eval, bounds), strict=False))
                 case ast.Call() if scope.name(each) in {"Field", "StringConstraints", "Interval"}:
-                    options |= _select_field_options(_read_options(each))
+                    options |= _select_field_options(read_options(each))
         return Annotated[kind, Field(**options)] if options else kind
 
     def evaluate_default(self, node: ast.expr, scope: Scope) -> Any:
+        """Return the value of a default: a literal, or the value of an enum's member; else `UNKNOWN`."""
         with suppress(ValueError, TypeError, RecursionError, MemoryError):
             return ast.literal_eval(node)
         if isinstance(node, ast.Attribute) and scope.find(node.value):
@@ -397,8 +384,8 @@ class _Resolver:
     def _read_default(self, field: _Field) -> tuple[Any, Values]:
         """Return the default of a field and the options of its `Field(...)`."""
         if isinstance(field.default, ast.Call) and field.scope.name(field.default) in {"Field", "field"}:
-            options = _read_options(field.default)
-            return _get_default(options), options
+            options = read_options(field.default)
+            return get_default(options), options
         if field.default is not None:
             return self.evaluate_default(field.default, field.scope), {}
         annotation = field.annotation
@@ -426,7 +413,7 @@ def _read_assignments(lineage: Lineage) -> Iterator[tuple[str, ast.expr, Scope]]
                     yield name, value, scope
 
 
-def _read_options(call: ast.Call) -> Values:
+def read_options(call: ast.Call) -> Values:
     """Return the arguments of `Field(...)` by name; `UNKNOWN` for those that are not literals."""
     options: Values = {}
     first = [ast.keyword("default", call.args[0])] if call.args else []
@@ -442,7 +429,8 @@ def _select_field_options(options: Values) -> Values:
     return {name: value for name, value in options.items() if name in FIELD_OPTIONS and value is not UNKNOWN}
 
 
-def _get_default(options: Values) -> Any:
+def get_default(options: Values) -> Any:
+    """Return the default in options of `Field`; `MISSING` if it is required, `UNKNOWN` if it is not a literal."""
     default = UNKNOWN if {"default_factory", "factory"} & options.keys() else options.get("default", MISSING)
     return MISSING if default is Ellipsis else default
 
