@@ -110,7 +110,7 @@ class SettingsReader:
     def get_stored(self) -> StoredSettings | None:
         """Return the settings in the store; None if they are not known."""
         try:
-            return NOTHING_STORED if self._storage is None else self._storage.get()
+            return self._storage.get() if self._storage else NOTHING_STORED
         except StorageError:
             return None
 

@@ -23,8 +23,8 @@ BOUNDS = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients
 LINGER_SECONDS = 1.0  # after its last client, because the next command may follow at once
 
 
-class Place(NamedTuple):
-    """Where the clients of an application run, the settings file that they name, and the tools that they publish."""
+class ClientOptions(NamedTuple):
+    """Options that the clients of an application share: directory, settings file and published tools."""
 
     directory: Path
     config_file: Path | None = None
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 class ClientApplication:
     """An application and its clients."""
 
-    place: Place
+    options: ClientOptions
     environment: ClientEnvironment
     app: OneTool
     stack: AsyncExitStack
@@ -47,14 +47,14 @@ class ClientApplication:
     closing: asyncio.TimerHandle | None = None
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Return whether a client of this place with these variables can share it."""
+        """Return whether a client with these options and variables can share it."""
         return self.is_open and self.is_shared and self.environment.matches(environment)
 
     def describe(self) -> JsonObject:
         servers = self.app.servers.connected_names
         workers = self.app.extensions.states
         return {
-            "directory": str(self.place.directory),
+            "directory": str(self.options.directory),
             "clients": self.clients,
             "servers": servers,
             "workers": sorted(name for name, state in workers.items() if state == "running"),
@@ -86,9 +86,9 @@ class Applications:
             listener(app)
 
     @asynccontextmanager
-    async def use(self, request: ClientRequest, place: Place) -> AsyncIterator[ClientApplication]:
+    async def use(self, request: ClientRequest, options: ClientOptions) -> AsyncIterator[ClientApplication]:
         """Yield the application for a client, which is opened if needed and closed after its last client."""
-        application = await self._find(request, place) or self._create(request, place)
+        application = await self._find(request, options) or self._create(request, options)
         application.clients += 1
         if application.closing is not None:
             application.closing.cancel()
@@ -101,10 +101,10 @@ class Applications:
         finally:
             self._release(application)
 
-    async def _find(self, request: ClientRequest, place: Place) -> ClientApplication | None:
+    async def _find(self, request: ClientRequest, options: ClientOptions) -> ClientApplication | None:
         """Return the application that the client can share. None was created since the last one was checked."""
         checked: set[ClientApplication] = set()
-        while unchecked := [each for each in self._open if each.place == place and each not in checked]:
+        while unchecked := [each for each in self._open if each.options == options and each not in checked]:
             checked.add(application := unchecked[0])
             await asyncio.wait([application.opening])  # which variables matter is known once it is open
             if application in self._open and application.suits(request.environment):
@@ -117,10 +117,10 @@ class Applications:
             loop = asyncio.get_running_loop()
             application.closing = loop.call_later(LINGER_SECONDS, self._close_later, application)
 
-    def _create(self, request: ClientRequest, place: Place) -> ClientApplication:
+    def _create(self, request: ClientRequest, options: ClientOptions) -> ClientApplication:
         environment = ClientEnvironment(request.environment)
-        app = self._make_app(place.config_file, environment=environment, working_dir=place.directory)
-        application = ClientApplication(place, environment, app, AsyncExitStack())
+        app = self._make_app(options.config_file, environment=environment, working_dir=options.directory)
+        application = ClientApplication(options, environment, app, AsyncExitStack())
         self._open.append(application)
         application.opening = asyncio.ensure_future(self._start(application))
         return application
@@ -129,7 +129,7 @@ class Applications:
         app = application.app
         try:
             await application.stack.enter_async_context(app)
-            app.exposed = application.place.exposed
+            app.exposed = application.options.exposed
             application.is_shared = not needs_own_application(app.settings)
             await check_exposed(app)
             app.runs.continue_paused()

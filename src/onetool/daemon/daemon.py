@@ -22,7 +22,7 @@ from onetool.app import OneTool
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
 from onetool.cli.serve import add_arguments, relax_collector
 from onetool.config.model import Daemon
-from onetool.daemon.applications import Applications, Place
+from onetool.daemon.applications import Applications, ClientOptions
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
 from onetool.daemon.http import DaemonHttp
 from onetool.daemon_client import BACKLOG, CONFIRMATION, DISCONNECTED, LISTENER, STOPPED, describe_installation
@@ -184,8 +184,8 @@ class DaemonServer:
             raise NotServed(f"unknown request {request.kind!r}")
 
     async def _serve_stdio(self, connection: socket.socket, client: ConnectedClient) -> None:
-        place = Place(client.request.directory, *parse_serve(client.request.argv))
-        async with self._applications.use(client.request, place) as application:
+        options = ClientOptions(client.request.directory, *parse_serve(client.request.argv))
+        async with self._applications.use(client.request, options) as application:
             app = application.app
             if app.settings.daemon.http:
                 self._http.start(client.request.environment)
@@ -203,7 +203,7 @@ class DaemonServer:
                 await serve_connection(app, application.server, connect)
 
     async def _run_command(self, connection: socket.socket, client: ConnectedClient) -> None:
-        async with self._applications.use(client.request, Place(client.request.directory)) as application:
+        async with self._applications.use(client.request, ClientOptions(client.request.directory)) as application:
             await send_reply(connection, {"ok": True})
             with CurrentLog.use(application.app.log):
                 await run_command(application.app, connection, client.request)
