@@ -147,11 +147,12 @@ class HeldTools(ToolSource):
         if tool.timeout is not None and not tool.timeout > 0:
             raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a positive number of seconds")
         declared_effects = tool.effects
-        try:  # a program may pass strings
-            parsed_effects = None if declared_effects is None else effects(declared_effects)
-            tool = replace(tool, permissions=permissions(tool.permissions), effects=parsed_effects)
-        except (TypeError, ValueError) as error:
-            raise ToolError(f"cannot register {tool.name}: {error}") from None
+        if declared_effects is not None or not all(isinstance(each, Permission) for each in tool.permissions):
+            try:  # a program may pass strings
+                parsed_effects = None if declared_effects is None else effects(declared_effects)
+                tool = replace(tool, permissions=permissions(tool.permissions), effects=parsed_effects)
+            except (TypeError, ValueError) as error:
+                raise ToolError(f"cannot register {tool.name}: {error}") from None
         self.version += 1
         self.held[tool.name] = tool
         pack, _, short = (python := python_name(tool.name)).rpartition(".")
