@@ -35,7 +35,7 @@ CALLER_LIMITS: dict[str, int] = {
 }
 # Expressions made from settings, or of names that were checked. Their parts are quoted or limited where they are made.
 DYNAMIC = {
-    "onetool.transports.http.api.request_preview:f'S{nonce}(.*?)E{nonce}'",
+    "onetool.admin.request_preview:f'S{nonce}(.*?)E{nonce}'",
     "onetool.files.globs:fnmatch.translate(part)",
     "onetool.core.policy.rules:translate(pattern)",
     "onetool.runner.explain:pattern",
