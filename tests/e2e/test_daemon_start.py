@@ -23,6 +23,7 @@ from tests.disk_support import mount_disk
 from tests.support import RawClient
 
 from onetool import daemon_client
+from onetool.daemon.handshake import NotServed, _check_confinement
 
 CLIENTS = 10
 IMPATIENT = (
@@ -415,6 +416,17 @@ def leave():
     command = [sys.executable, "-c", "import os, select\n" + leave + code, str(shared.sockets[0]), "stdio"]
     done = subprocess.run(command, cwd=shared.home, capture_output=True, text=True, timeout=30, check=False)
     assert "has ended" in done.stdout or "cannot be read" in done.stdout, done
+
+
+def test_another_process_with_the_id_of_the_client_says_nothing_about_it() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    handle = os.pidfd_open(child.pid)
+    try:
+        child.wait()
+        with pytest.raises(NotServed, match="its process has ended"):
+            _check_confinement(os.getpid(), handle)
+    finally:
+        os.close(handle)
 
 
 def test_a_client_in_another_pid_namespace_is_not_served(shared: DaemonHome) -> None:
