@@ -29,8 +29,8 @@ from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling
 from onetool.core.tool import Tool
 from onetool.proxy.definitions import Definition, ToolLists, cache_key, identify_origin
-from onetool.proxy.pins import accept, list_claims, open_pins
-from onetool.state.documents import DocumentFile
+from onetool.proxy.pins import accept, list_claims
+from onetool.state.documents import DocumentFile, Documents
 
 READS = {"readOnlyHint": True}
 LOCAL = {"readOnlyHint": True, "openWorldHint": False}
@@ -103,7 +103,7 @@ async def open_world(directory: Path) -> AsyncIterator[OneTool]:
         listed = [_define(tool, hints) for tool, hints in tools.items()]
         lists.put(cache_key(settings.servers[name]), listed)
         origin = identify_origin(settings.servers[name])
-        accept(open_pins(directory), name, listed, origin, list_claims({}, listed, origin))
+        accept(Documents(DocumentFile(directory), "pins"), name, listed, origin, list_claims({}, listed, origin))
     for pack, source in EXTENSIONS.items():
         (packs / pack).mkdir(parents=True)
         (packs / pack / f"{pack}_tools.py").write_text(source, encoding="utf-8")

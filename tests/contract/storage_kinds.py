@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import yaml
 from tests.postgres_support import get_database
+from tests.state_support import ResultStore, open_media
 
 from onetool.bundles import BundleStore
 from onetool.cli.main import command
@@ -31,8 +32,7 @@ from onetool.extensions.environments import InterpreterFiles
 from onetool.logging import Log
 from onetool.paths import Directories, find_directories
 from onetool.proxy.definitions import Definition, ToolLists
-from onetool.results import ResultStore
-from onetool.results.blobs import Media, open_media
+from onetool.results.blobs import Media
 from onetool.results.store import StoredResults
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state import opening

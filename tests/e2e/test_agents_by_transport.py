@@ -17,12 +17,12 @@ from tests.conformance_support import fixtures, publish
 from tests.http_support import Site
 from tests.proxy_support import hostile_server
 from tests.rest_support import http_draft, serve_app
+from tests.state_support import open_media
 from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
 
 from onetool.admin.permission_check import UNLIMITED
 from onetool.core.context import ToolContext
 from onetool.core.tool import tool
-from onetool.results.blobs import open_media
 from onetool.util.token_ids import hash_token
 
 ERAS = ["auto", "legacy"]

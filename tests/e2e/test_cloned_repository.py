@@ -24,8 +24,9 @@ from onetool.config.model import Server
 from onetool.config.trust import is_trusted, trust
 from onetool.extensions.pep723 import parse_header
 from onetool.proxy.definitions import Definition, identify_origin
-from onetool.proxy.pins import accept, list_claims, open_pins
+from onetool.proxy.pins import accept, list_claims
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.state.documents import DocumentFile, Documents
 from onetool.state.run_records import Decision, DurableRunRecord, Grant, RunState
 from onetool.state.run_store import RunStore
 
@@ -541,13 +542,13 @@ def test_what_a_clone_contains_approves_nothing(home: Path, clone: Path) -> None
     configure(clone, json.dumps({"servers": {"s": server}}))
     place, origin = clone / ".onetool", identify_origin(Server.model_validate(server))
     listed = [Definition("plan", "", {"type": "object"}, annotations=claims)]
-    accept(open_pins(place), "s", listed, origin, list_claims({}, listed, origin))
+    accept(Documents(DocumentFile(place), "pins"), "s", listed, origin, list_claims({}, listed, origin))
     with closing(RunStore(place)) as runs:
         grant = Grant("g_1", "*", varying=("*",), left=1000, expires=time.time() + 86_400, by="you")
         runs.put_run(DurableRunRecord("r_1", "default", ""), [make_call(1, "s.plan")])
         assert runs.decide("r_1", Decision(is_approved=True, by="you", grants=(grant,))) == [1]
         runs.set_state("r_1", RunState.DONE)
-    SavedSnippets.open_file(place).put(SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you"))
+    SavedSnippets(DocumentFile(place)).put(SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you"))
     trust(place, home / ".onetool")
     assert "effects: read, write, external" in onetool(home, clone, "agents", "check", "s.plan()").stdout
     done = onetool(home, clone, "run", "s.plan()")

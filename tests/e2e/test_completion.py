@@ -19,8 +19,7 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, run_
 
 from onetool.cli.main import COMMANDS
 from onetool.config.trust import trust
-from onetool.proxy.pins import open_pins
-from onetool.state.documents import DocumentFile
+from onetool.state.documents import DocumentFile, Documents
 
 SETTINGS = """
 servers: {github: {command: "false"}}
@@ -40,7 +39,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     configure(tmp_path, SETTINGS)
-    open_pins(tmp_path / ".onetool").update_all([*PINS], lambda _: PINS)
+    Documents(DocumentFile(tmp_path / ".onetool"), "pins").update_all([*PINS], lambda _: PINS)
     file = tmp_path / ".onetool" / "tools" / "mine" / "mine_tools.py"
     file.parent.mkdir(parents=True)
     file.write_text(PACK, encoding="utf-8")

@@ -23,7 +23,6 @@ from tests.support import PROGRAM, App, configure, connect, environment, eventua
 
 from onetool.config.model import Settings
 from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, ToolLists, cache_key
-from onetool.proxy.pins import open_pins
 from onetool.proxy.servers import LIST_SECONDS
 from onetool.state.documents import DocumentFile, Documents
 
@@ -332,7 +331,7 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     keys = Documents(DocumentFile(cache(tmp_path)), "tool list").names()
     assert len(keys) == 4
     assert all(lists.get(key) for key in keys)
-    assert open_pins(tmp_path / ".onetool").get_all().keys() == servers.keys()
+    assert Documents(DocumentFile(tmp_path / ".onetool"), "pins").get_all().keys() == servers.keys()
 
 
 def test_server_names_are_known_without_starting_a_server() -> None:

@@ -18,8 +18,8 @@ from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
 from onetool.core.tool import tool
-from onetool.proxy.pins import open_pins
 from onetool.proxy.upstream import Upstream
+from onetool.state.documents import DocumentFile, Documents
 from onetool.util.token_ids import hash_token
 
 UPSTREAM_ERAS = ["modern", "legacy"]
@@ -511,7 +511,7 @@ def test_a_changed_tool_is_neither_listed_nor_callable(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(pin="strict")}}
     with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert "test_simple_text" in list_names(client)
-        pins = open_pins(tmp_path / ".onetool")
+        pins = Documents(DocumentFile(tmp_path / ".onetool"), "pins")
         pins.update("fixtures", lambda pinned: json.loads(json.dumps(pinned).replace('"A text"', '"Another text"')))
         server.portal.call(server.onetool.live_settings.reload)
         assert "test_simple_text" not in list_names(client)

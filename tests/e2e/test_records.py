@@ -16,6 +16,7 @@ from tests.support import configure, eventually, run_cli
 
 from onetool.config.trust import trust
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.state.documents import DocumentFile
 from onetool.util.one_time_codes import create_code
 from onetool.util.token_ids import hash_token
 
@@ -345,7 +346,7 @@ def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
     escaped = "tool_config: {db.ask: {password: 'it''s-of-an-agent'}}\n"
     (own / "agents" / "ci.yml").write_text(escaped, encoding="utf-8")
     snippet = SavedSnippet("default", "ask", "", "db.ask()", {"password": LITERALS[1]})
-    SavedSnippets.open_file(own).put(snippet)
+    SavedSnippets(DocumentFile(own)).put(snippet)
     archive = tmp_path / "all.tar.gz"
     saved = run_cli(tmp_path, "backup", str(archive))
     assert saved.returncode == 0, saved.stderr

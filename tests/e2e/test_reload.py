@@ -23,6 +23,7 @@ from onetool.config.load import examine, load
 from onetool.config.trust import trust
 from onetool.paths import find_directories
 from onetool.state.disabled_tools import DisabledTools
+from onetool.state.documents import DocumentFile
 from onetool.transports.settings_watcher import watching
 from onetool.util.token_ids import hash_token
 
@@ -214,7 +215,7 @@ def test_restricted_agents_and_disabled_packs_apply_to_a_running_server(tmp_path
         assert eventually(lambda: "PermissionDenied" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
         configure(tmp_path, SETTINGS)
         assert eventually(lambda: "PermissionDenied" not in value("machine.now()"))
-        DisabledTools.open_file(tmp_path / ".onetool").set("machine", on=False)
+        DisabledTools(DocumentFile(tmp_path / ".onetool")).set("machine", on=False)
         assert eventually(lambda: "machine" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
 
 

@@ -11,12 +11,11 @@ import pytest
 from tests.postgres_support import get_database
 from tests.replicas_support import KEY, run_store_cli, start_replica
 from tests.rest_support import Rest, http_draft, make_client, serve_process
+from tests.state_support import ResultStore, open_media
 from tests.support import configure
 
 from onetool.config.model import Output
-from onetool.proxy.pins import open_pins
-from onetool.results import ResultStore
-from onetool.results.blobs import Media, open_media
+from onetool.results.blobs import Media
 from onetool.results.store import StoredResults
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
@@ -65,8 +64,8 @@ def fill(data: Path) -> dict[str, Any]:
     large = "line\n" * 500_000
     result = ResultStore(data / "tmp", HOUR, 3).put(large, tool="t")["handle"]
     media = open_media(data / "tmp", HOUR).put(b"\x89PNG", "image/png", "default")
-    DisabledTools.open_file(data).set("a.b", on=False)
-    open_pins(data).update("server", lambda _: {"tool": {"description": "x"}})
+    DisabledTools(DocumentFile(data)).set("a.b", on=False)
+    Documents(DocumentFile(data), "pins").update("server", lambda _: {"tool": {"description": "x"}})
     Documents(DocumentFile(data), MODEL_USAGE).update("2026-01-02", lambda _: 7)
     NoticeFiles(data).append("notes.yaml", b"---\nmessage: 1\n")
     statistics = StatisticsFile(data / "stats" / "stats.db")
@@ -78,7 +77,7 @@ def fill(data: Path) -> dict[str, Any]:
             recorder.add(RunRecord(f"r{number}", "default", "s", 0.1, None, 1, 2, 7))
         recorder.add(UseRecord("tool-id"))
     CredentialStore(CredentialFile(data)).update(CREDENTIAL, lambda _: "credential")
-    SavedSnippets.open_file(data).put(SNIPPET)
+    SavedSnippets(DocumentFile(data)).put(SNIPPET)
     return {"session": session, "result": result, "media": media, "large": large}
 
 
@@ -108,10 +107,10 @@ def open_files(data: Path) -> Iterator[Stores]:
             sessions=sessions,
             results=ResultStore(data / "tmp", HOUR, 3),
             media=open_media(data / "tmp", HOUR),
-            disabled_tools=DisabledTools.open_file(data),
-            pins=open_pins(data),
+            disabled_tools=DisabledTools(DocumentFile(data)),
+            pins=Documents(DocumentFile(data), "pins"),
             credentials=CredentialStore(CredentialFile(data)),
-            snippets=SavedSnippets.open_file(data),
+            snippets=SavedSnippets(DocumentFile(data)),
             token_usage=Documents(DocumentFile(data), MODEL_USAGE),
             shapes=Shapes(StatisticsFile(data / "stats" / "stats.db")),
             statistics=StatisticsFile(data / "stats" / "stats.db"),

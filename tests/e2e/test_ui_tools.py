@@ -16,6 +16,7 @@ from tests.support import environment, eventually
 from tests.ui_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 
 from onetool.state.disabled_tools import DisabledTools
+from onetool.state.documents import DocumentFile
 
 pytestmark = pytest.mark.slow
 CAPTURED: Any = {"capture_output": True, "timeout": TIMEOUT_SECONDS}
@@ -138,7 +139,7 @@ def test_changes_of_others_appear_without_a_reload(visit: Visit, shop: ServedApp
     shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": False})  # another browser
     expect(tree).not_to_be_checked()
     expect(page.locator("ot-tool .reason")).to_contain_text("Disabled")
-    DisabledTools.open_file(shop.onetool.directories.data).set("shop.find", on=False)  # another process
+    DisabledTools(DocumentFile(shop.onetool.directories.data)).set("shop.find", on=False)  # another process
     expect(find).not_to_be_checked()
     [bundle] = [one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather"]
     shop.rest.send("PATCH", f"/tools/bundles/{bundle['id']}", {"isEnabled": False})
@@ -147,7 +148,7 @@ def test_changes_of_others_appear_without_a_reload(visit: Visit, shop: ServedApp
     expect(page.locator(".tool-row")).to_have_count(2)
     shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": True})
     expect(page.locator(".tool-row")).to_have_count(1)
-    DisabledTools.open_file(shop.onetool.directories.data).set("shop.find", on=True)
+    DisabledTools(DocumentFile(shop.onetool.directories.data)).set("shop.find", on=True)
     expect(page.locator(".none")).to_contain_text("No matching tools")
     shop.rest.send("PATCH", "/api/packs/shop", {"isEnabled": False})
     expect(page.locator(".tool-row")).to_have_count(8)

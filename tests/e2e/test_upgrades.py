@@ -17,10 +17,10 @@ import pytest
 import yaml
 from tests.bundles_support import bundle_body, expect_error, new_bundle, open_store
 from tests.proxy_support import hostile_server
+from tests.state_support import open_media
 from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.errors import ToolError
-from onetool.results.blobs import open_media
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
 

@@ -24,21 +24,21 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_disabled_tool_stays_disabled_until_it_is_enabled(tmp_path: Path) -> None:
-    one = DisabledTools.open_file(tmp_path)
-    other = DisabledTools.open_file(tmp_path)
+    one = DisabledTools(DocumentFile(tmp_path))
+    other = DisabledTools(DocumentFile(tmp_path))
     assert one.off() == frozenset()
     one.set("a.b", on=False)
     one.set("ünï", on=False)
     assert other.off() == one.off() == {"a.b", "ünï"}
     other.set("a.b", on=True)
     assert one.off() == {"ünï"}
-    assert DisabledTools.open_file(tmp_path).off() == {"ünï"}
+    assert DisabledTools(DocumentFile(tmp_path)).off() == {"ünï"}
     assert stat.S_IMODE(DocumentFile(tmp_path).file.stat().st_mode) == 0o600
 
 
 def set_document(document: object) -> Callable[[Path], None]:
     def change(file: Path) -> None:
-        DisabledTools.open_file(file.parents[1]).set("a", on=False)
+        DisabledTools(DocumentFile(file.parents[1])).set("a", on=False)
         with closing(sqlite3.connect(file)) as database, database:
             database.execute("UPDATE documents SET content = ?", (json.dumps(document).encode(),))
 
@@ -61,7 +61,7 @@ def test_a_damaged_file_disables_everything_and_is_not_overwritten(
 ) -> None:
     damage(file)
     before = file.read_bytes()
-    disabled = DisabledTools.open_file(tmp_path)
+    disabled = DisabledTools(DocumentFile(tmp_path))
     assert disabled.off() == {EVERYTHING}
     assert disabled.problem is not None
     assert "all tools are disabled" in disabled.problem.message
@@ -79,16 +79,16 @@ def test_a_damaged_file_disables_everything_and_is_not_overwritten(
 def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(tmp_path: Path, file: Path) -> None:
     for target in (file.name, "nowhere"):
         file.symlink_to(target)  # to itself, which even root cannot open, or to nothing
-        disabled = DisabledTools.open_file(tmp_path)
+        disabled = DisabledTools(DocumentFile(tmp_path))
         assert disabled.off() == {EVERYTHING}
         file.unlink()
         assert disabled.off() == frozenset()
 
 
 def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
-    other = DisabledTools.open_file(tmp_path / "other")
+    other = DisabledTools(DocumentFile(tmp_path / "other"))
     other.set("b", on=False)
-    disabled = DisabledTools.open_file(tmp_path)
+    disabled = DisabledTools(DocumentFile(tmp_path))
     disabled.set("a", on=False)
     assert disabled.off() == {"a"}
     for path in DocumentFile(tmp_path).file.parent.iterdir():
@@ -97,18 +97,18 @@ def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
         source.execute(f"VACUUM INTO '{DocumentFile(tmp_path).file}'")
     assert disabled.off() == {"b"}
     disabled.set("c", on=False)
-    assert DisabledTools.open_file(tmp_path).off() == {"b", "c"}
+    assert DisabledTools(DocumentFile(tmp_path)).off() == {"b", "c"}
 
 
 def test_a_pipe_in_place_of_the_file_disables_everything_without_blocking(tmp_path: Path, file: Path) -> None:
     os.mkfifo(file)
-    disabled = DisabledTools.open_file(tmp_path)
+    disabled = DisabledTools(DocumentFile(tmp_path))
     assert disabled.off() == {EVERYTHING}
     assert "not a regular file" in str(disabled.problem)
 
 
 def test_a_lone_surrogate_in_a_name_is_supported(tmp_path: Path) -> None:
-    disabled = DisabledTools.open_file(tmp_path)
+    disabled = DisabledTools(DocumentFile(tmp_path))
     disabled.set("pack.\ud800", on=False)
     assert disabled.off() == {"pack.\ud800"}
 

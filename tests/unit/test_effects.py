@@ -28,9 +28,9 @@ from onetool.core.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
 from onetool.errors import ToolError
 from onetool.extensions import static_analysis
 from onetool.proxy.definitions import Definition, ToolLists, cache_key, identify_origin
-from onetool.proxy.pins import accept, list_claims, open_pins
+from onetool.proxy.pins import accept, list_claims
 from onetool.runner.tool_loader import load_builtin_tools
-from onetool.state.documents import DocumentFile
+from onetool.state.documents import DocumentFile, Documents
 from onetool.tools import ot_tools
 
 # --- every source ------------------------------------------------------------------------------------------
@@ -146,7 +146,10 @@ async def read_server_effects(directory: Path, annotations: Mapping[str, Any] | 
 
 def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accepted_it(tmp_path: Path) -> None:
     harmless = {"readOnlyHint": True, "openWorldHint": False, "idempotentHint": True}
-    pins, listed = open_pins(tmp_path), [Definition("list", "", {"type": "object"}, annotations=harmless)]
+    pins, listed = (
+        Documents(DocumentFile(tmp_path), "pins"),
+        [Definition("list", "", {"type": "object"}, annotations=harmless)],
+    )
     origin = identify_origin(Server(command="gh"))
 
     async def check() -> None:
@@ -171,7 +174,7 @@ def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accept
 
 def test_an_accepted_hint_is_that_of_one_program_and_one_definition(tmp_path: Path) -> None:
     harmless, local = {"readOnlyHint": True}, {"openWorldHint": False}
-    pins, origin = open_pins(tmp_path), identify_origin(Server(command="gh"))
+    pins, origin = Documents(DocumentFile(tmp_path), "pins"), identify_origin(Server(command="gh"))
 
     def accept_hints(annotations: Mapping[str, Any], **hints: str) -> dict[str, str]:
         listed = [Definition("list", "", {"type": "object"}, annotations=annotations)]
@@ -201,7 +204,7 @@ def test_results_are_untrusted_until_a_person_has_accepted_that_they_are_not(tmp
             assert UNTRUSTED in get_labels(app.registry.find("gh.list"))
         listed = [Definition("list", "", {"type": "object"}, annotations=local)]
         origin = app.servers.upstream("gh").origin
-        accept(open_pins(tmp_path), "gh", listed, origin, list_claims({}, listed, origin))
+        accept(Documents(DocumentFile(tmp_path), "pins"), "gh", listed, origin, list_claims({}, listed, origin))
         async with open_server(tmp_path, local) as app:
             assert UNTRUSTED not in get_labels(app.registry.find("gh.list"))
 

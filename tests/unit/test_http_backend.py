@@ -16,6 +16,7 @@ import anyio
 import jmespath
 import pytest
 from tests.http_support import Page, ReceivedRequest, Site, page, send_response
+from tests.state_support import open_media
 
 from onetool import Permission, Result, ToolBus, ToolContext
 from onetool.backends.http.backend import HttpBackend
@@ -30,7 +31,7 @@ from onetool.core.tool import Tool
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
-from onetool.results.blobs import Media, open_media
+from onetool.results.blobs import Media
 from onetool.state.memory import Counters
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))

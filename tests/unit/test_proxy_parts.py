@@ -25,6 +25,7 @@ from mcp_types import (
     Tool,
     ToolAnnotations,
 )
+from tests.state_support import open_media
 
 from onetool.config.model import Server
 from onetool.core.context import Foreign
@@ -32,11 +33,10 @@ from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy import content
 from onetool.proxy.connection import Connection
 from onetool.proxy.definitions import Definition, ToolLists, cache_key, check_schemas
-from onetool.proxy.pins import MAX_DIFF_LINES, accept, compare, open_pins
+from onetool.proxy.pins import MAX_DIFF_LINES, accept, compare
 from onetool.proxy.server_launch import ServerLaunch
 from onetool.proxy.session import UpstreamSession
 from onetool.proxy.upstream import Install, Upstream, UpstreamServices
-from onetool.results.blobs import open_media
 from onetool.runner.run_output import MAX_META, RunOutput
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.util.sanitize import clean_schema
@@ -235,7 +235,7 @@ def test_descriptions_in_a_schema_are_sanitized_and_argument_names_are_kept() ->
 
 
 def test_new_tools_are_pinned_and_changes_are_reported(tmp_path: Path) -> None:
-    pins, changed = open_pins(tmp_path), replace(ECHO, description="Something else.")
+    pins, changed = Documents(DocumentFile(tmp_path), "pins"), replace(ECHO, description="Something else.")
     assert compare(pins, "s", [ECHO]) == ({}, {})
     difference = compare(pins, "s", [changed]).changed["echo"]
     assert '- "description": "What it was given."' in difference
@@ -244,7 +244,7 @@ def test_new_tools_are_pinned_and_changes_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_removed_tool_that_returns_is_compared_to_its_pin(tmp_path: Path) -> None:
-    pins = open_pins(tmp_path)
+    pins = Documents(DocumentFile(tmp_path), "pins")
     compare(pins, "s", [ECHO])
     assert compare(pins, "s", []) == ({}, {})
     assert compare(pins, "s", [replace(ECHO, description="Something else.")]).changed.keys() == {"echo"}
@@ -255,7 +255,7 @@ def test_a_removed_tool_that_returns_is_compared_to_its_pin(tmp_path: Path) -> N
     [{"title": "Other"}, {"annotations": {"readOnlyHint": True}}, {"output_schema": SUM}, {"input_schema": {}}],
 )
 def test_every_part_of_a_definition_is_pinned(tmp_path: Path, change: dict[str, Any]) -> None:
-    pins = open_pins(tmp_path)
+    pins = Documents(DocumentFile(tmp_path), "pins")
     compare(pins, "s", [ECHO])
     assert compare(pins, "s", [replace(ECHO, **change)]).changed.keys() == {"echo"}
 
@@ -268,7 +268,7 @@ def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
 
 
 def test_strict_pinning_adds_no_new_tools(tmp_path: Path) -> None:
-    pins, added = open_pins(tmp_path), replace(ECHO, name="added")
+    pins, added = Documents(DocumentFile(tmp_path), "pins"), replace(ECHO, name="added")
     assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
     for _ in range(2):
         assert compare(pins, "s", [ECHO, added], is_strict=True).new.keys() == {"added"}
@@ -277,13 +277,13 @@ def test_strict_pinning_adds_no_new_tools(tmp_path: Path) -> None:
 
 
 def test_an_empty_first_list_counts_as_the_first_list(tmp_path: Path) -> None:
-    pins = open_pins(tmp_path)
+    pins = Documents(DocumentFile(tmp_path), "pins")
     assert compare(pins, "s", [], is_strict=True) == ({}, {})
     assert compare(pins, "s", [ECHO], is_strict=True).new.keys() == {"echo"}
 
 
 def test_strict_pinning_accepts_a_returning_tool_only_unchanged(tmp_path: Path) -> None:
-    pins = open_pins(tmp_path)
+    pins = Documents(DocumentFile(tmp_path), "pins")
     compare(pins, "s", [ECHO], is_strict=True)
     compare(pins, "s", [], is_strict=True)
     assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
@@ -291,7 +291,7 @@ def test_strict_pinning_accepts_a_returning_tool_only_unchanged(tmp_path: Path) 
 
 
 def test_a_long_diff_is_truncated(tmp_path: Path) -> None:
-    pins = open_pins(tmp_path)
+    pins = Documents(DocumentFile(tmp_path), "pins")
     compare(pins, "s", [ECHO])
     large = {"type": "object", "properties": {f"p{number}": {} for number in range(200)}}
     difference = compare(pins, "s", [replace(ECHO, input_schema=large)]).changed["echo"]
@@ -300,7 +300,7 @@ def test_a_long_diff_is_truncated(tmp_path: Path) -> None:
 
 
 def test_a_difference_of_many_lines_is_computed_in_part(tmp_path: Path) -> None:
-    pins = open_pins(tmp_path)
+    pins = Documents(DocumentFile(tmp_path), "pins")
     values = [f"v{number % 150}" for number in range(40_000)]
     compare(pins, "s", [replace(ECHO, input_schema={"enum": values})])
     last = {"enum": [*values, "new"]}
@@ -317,7 +317,7 @@ def test_unreadable_pins_are_an_error(tmp_path: Path, damaged: bytes) -> None:
     file.parent.mkdir()
     file.write_bytes(damaged)
     with pytest.raises(ToolError, match=r"documents\.db"):
-        compare(open_pins(tmp_path), "s", [ECHO])
+        compare(Documents(DocumentFile(tmp_path), "pins"), "s", [ECHO])
 
 
 # --- media -------------------------------------------------------------------------------------------------

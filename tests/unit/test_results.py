@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
+from tests.state_support import ResultStore
 
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolTimeout
-from onetool.results import Quota, ResultStore
+from onetool.results import Quota
 from onetool.results.files import LOCK, USAGE, ResultFiles
 from onetool.results.hits import Deadline
 from onetool.results.matches import compile_pattern, find_lines, find_parts
@@ -359,8 +360,8 @@ def test_a_full_disk_leaves_no_files(directory: Path) -> None:
     code = """
 import resource, signal, sys
 from pathlib import Path
+from tests.state_support import ResultStore
 from onetool.errors import ToolError
-from onetool.results import ResultStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 try:
@@ -1023,7 +1024,7 @@ def test_a_result_that_cannot_be_parsed_is_an_error(results: ResultStore) -> Non
 A_HUNDRED_MEGABYTES = """
 import json, resource, sys, time
 from pathlib import Path
-from onetool.results import ResultStore
+from tests.state_support import ResultStore
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1024**2)
@@ -1077,7 +1078,7 @@ def test_a_hundred_megabytes_are_stored_and_read_with_bounded_memory(directory: 
 ONE_LINE = """
 import resource, sys
 from pathlib import Path
-from onetool.results import ResultStore
+from tests.state_support import ResultStore
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "linux" else 1024**2)

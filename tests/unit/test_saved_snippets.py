@@ -11,6 +11,7 @@ from onetool.errors import ToolError
 from onetool.snippets import expand_call
 from onetool.snippets.parameters import make_template
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.state.documents import DocumentFile
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("hub.issues", {"repo": "me/app", "limit": 5, "state": "open"}),
@@ -54,14 +55,14 @@ def test_secrets_and_long_code_are_rejected(code: str) -> None:
 
 
 def test_agents_see_their_own_and_accepted_snippets_behind_configured_ones(tmp_path: Path) -> None:
-    saved = SavedSnippets.open_file(tmp_path)
+    saved = SavedSnippets(DocumentFile(tmp_path))
     for agent, name in (("a", "mine"), ("b", "theirs"), ("b", "good"), ("a", "fixed")):
         saved.put(SavedSnippet(agent, name, agent, "1"))
     good = SavedSnippet("b", "good", "b", "1")
     assert not saved.accept(replace(good, body="2"), "Ada")  # it was saved again while she read it
     assert saved.accept(good, "Ada")
     configured = {"fixed": Snippet(description="configured", body="2")}
-    found = SavedSnippets.open_file(tmp_path).merge(configured, "a")
+    found = SavedSnippets(DocumentFile(tmp_path)).merge(configured, "a")
     assert {name: snippet.description for name, snippet in found.items()} == {
         "mine": "a",
         "good": "b",

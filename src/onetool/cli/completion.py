@@ -29,7 +29,7 @@ from onetool.config.trust import still_trusted
 from onetool.core.names import python_name
 from onetool.errors import ToolError
 from onetool.extensions.static_analysis import PACK_ASSIGNMENT, SUFFIX, outline
-from onetool.proxy.pins import open_pins
+from onetool.state.documents import DocumentFile, Documents
 from onetool.util import yaml_loader
 from onetool_child.json_types import JsonObject
 
@@ -225,7 +225,7 @@ class _Names:
             if pack in self._files:
                 tools = outline(self._files[pack])
             elif pack in self.section("servers"):
-                pins = open_pins(self._directories.private).get(pack) or {}
+                pins = Documents(DocumentFile(self._directories.private), "pins").get(pack) or {}
                 tools = {tool: _properties(pin.get("input_schema")) for tool, pin in pins.items()}
             else:
                 tools = self._read_bundle_tools(

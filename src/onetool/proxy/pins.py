@@ -8,12 +8,11 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from onetool.core.policy.hints import describe_claims
 from onetool.proxy.definitions import Definition
-from onetool.state.documents import DocumentFile, Documents
+from onetool.state.documents import Documents
 from onetool.state.storage import Pinned
 from onetool.util.text import count_common, pluralize
 from onetool_child.json_types import JsonMapping
@@ -95,11 +94,6 @@ def list_claims(pinned: Pinned, definitions: Iterable[Definition], origin: str) 
 def _accepts_hints(pin: Mapping[str, Any], definition: Definition, origin: str) -> bool:
     """Return whether a person has accepted the annotations of the definition from this origin."""
     return pin.get(ACCEPTED) == origin and pin.get("annotations") == definition.annotations
-
-
-def open_pins(private: Path) -> Documents:
-    """Return the pins of all servers: the definitions of each server by the name of the tool."""
-    return Documents(DocumentFile(private), "pins")
 
 
 def _describe_difference(before: JsonMapping, after: JsonMapping) -> str:

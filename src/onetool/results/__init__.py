@@ -5,7 +5,6 @@ the server calls it from a thread.
 """
 
 from onetool.results.quota import Quota
-from onetool.results.store import ResultStore
 from onetool.results.window import Unit
 
-__all__ = ["Quota", "ResultStore", "Unit"]
+__all__ = ["Quota", "Unit"]

@@ -5,13 +5,12 @@ Code passes the handle on; a run that returns it sends the content to its client
 
 import json
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import Part, ResultFiles, is_handle, new_handle
 from onetool.results.quota import Stored, select_oldest
-from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
+from onetool.util.clock_watch import Clock
 from onetool.util.versioning import check_version
 
 VERSION = 1
@@ -91,16 +90,3 @@ class Media:
         blobs = sorted(Stored(files.modified_at, handle, "", files.size) for handle, files in kept.items())
         for blob in select_oldest(blobs, size, self._max_bytes):
             self._parts.remove(blob.handle, MEDIA_PARTS)
-
-
-def open_media(
-    directory: Path,
-    ttl: float,
-    clock: Clock = time.time,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    *,
-    steady: Clock = read_steady_clock,
-) -> Media:
-    """Return the blobs in the files of a directory."""
-    files = ResultFiles(directory, ClockWatch(clock, steady), kind="media")
-    return Media(files, ttl, clock, max_bytes)

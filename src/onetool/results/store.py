@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 from onetool.errors import StorageError, ToolError
@@ -21,7 +20,7 @@ from onetool.results.meta import Meta
 from onetool.results.quota import Quota, Stored
 from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
-from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
+from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 
 _SEARCH_SECONDS = 30.0
@@ -293,24 +292,6 @@ class StoredResults:
             hint="run the call again, and use each result before storing many more",
             reason="evicted",
         )
-
-
-class ResultStore(StoredResults):
-    """The results of a directory."""
-
-    def __init__(
-        self,
-        directory: Path,
-        ttl: float,
-        preview_lines: int,
-        clock: Clock = time.time,
-        search_seconds: float = _SEARCH_SECONDS,
-        *,
-        quota: Quota | None = None,
-        steady: Clock = read_steady_clock,
-    ) -> None:
-        files = ResultFiles(directory, ClockWatch(clock, steady))
-        super().__init__(files, ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota)
 
 
 def _not_found_error(handle: object) -> ToolError:

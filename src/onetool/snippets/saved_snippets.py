@@ -6,12 +6,11 @@ settings have precedence. Saved snippets are never published as prompts.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from onetool.config.model import Snippet
 from onetool.errors import StorageError, ToolError
-from onetool.state.documents import Cached, DocumentFile, Documents
+from onetool.state.documents import Cached, Documents
 from onetool.state.sqlite_database import StateDatabase
 from onetool_child.json_types import JsonMapping
 
@@ -42,10 +41,6 @@ class SavedSnippets:
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "snippets")
         self._snippets = Cached(database, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
-
-    @classmethod
-    def open_file(cls, directory: Path) -> Self:
-        return cls(DocumentFile(directory))
 
     def list_all(self) -> tuple[SavedSnippet, ...]:
         return self._snippets.get()

@@ -1,11 +1,10 @@
 """The names of disabled tools and packs."""
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from onetool.errors import BundleError, StorageError, ToolError
-from onetool.state.documents import ALL, Cached, DocumentFile, Documents
+from onetool.state.documents import ALL, Cached, Documents
 from onetool.state.sqlite_database import StateDatabase
 from onetool.util.problem import STORAGE, Problem
 
@@ -23,10 +22,6 @@ class DisabledTools:
         self._documents = Documents(database, "disabled")
         self._names = Cached(database, "disabled", self._read)
         self.problem: Problem | None = None
-
-    @classmethod
-    def open_file(cls, directory: Path) -> Self:
-        return cls(DocumentFile(directory))
 
     def off(self) -> frozenset[str]:
         """Return the names; changes of replicas are known within two seconds."""
