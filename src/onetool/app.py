@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from anyio.to_thread import run_sync as run_in_thread
+
 from onetool.backends.threads import LoopThread, call_blocking, reject_event_loop
 from onetool.config.live_settings import LiveSettings
 from onetool.config.load import Examined, Loaded
@@ -138,7 +140,7 @@ class OneTool:
         await asyncio.gather(self.registry.close(), self.llm.close(), self.net.close())
         await self.sign_ins.close()
         await self._parts.close()
-        await asyncio.to_thread(self.log.close)
+        await run_in_thread(self.log.close)
 
     def _configure(self, loaded: Loaded) -> None:
         """Apply settings. Current runs finish in their cells."""
