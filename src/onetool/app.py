@@ -177,7 +177,7 @@ class OneTool:
             is_revoked=parts.is_revoked,
             record_decision=parts.audit.decision,
         )
-        self.catalog.configure(loaded.settings, parts.state.search, parts.state.snippets.merge)
+        self.catalog.configure(loaded.settings, parts.state)
         self.registry.configure(loaded, parts.state.disabled_tools)
         self.health_reports.forget()
         self.changes.report("settings")

@@ -13,7 +13,8 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from onetool.search import Search, SearchDocument, SearchHit
+from onetool.search.catalog import Search
+from onetool.search.documents import SearchDocument, SearchHit
 
 CATALOGUE = (
     SearchDocument("pack", "firecrawl", instructions="Prefer markdown. Large sites need a budget of credits."),
@@ -458,8 +459,8 @@ def test_the_work_of_a_change_does_not_grow_with_the_catalog(tmp_path: Path) -> 
     search.search("list")
     search.update([SearchDocument("tool", "pack0.list_0", "Play the gramophone."), *documents[1:]])
     assert list_names(search.search("gramophone")) == ["pack0.list_0"]
-    assert search._catalog is not None
-    memory = search._catalog._files._memory
+    assert search._readers
+    memory = search._files._memory
     assert memory is not None
     assert memory.total_changes < 100
 
@@ -532,8 +533,8 @@ def count_steps(query: str, documents: Iterable[SearchDocument]) -> int:
     """Return the number of steps of SQLite that the query takes, in hundreds."""
     search = make_search(*documents)
     search.search(query)
-    assert search._catalog is not None
-    connection = search._catalog._files._memory
+    assert search._readers
+    connection = search._files._memory
     assert connection is not None
     steps = count()
     connection.set_progress_handler(lambda: next(steps) and None, 100)
@@ -556,7 +557,8 @@ def search_in_process(cache: Path, documents: Iterable[SearchDocument], query: s
     """Return the names that a search in another process finds."""
     code = """if True:
         import json, pathlib, sys
-        from onetool.search import SearchDocument, Search
+        from onetool.search.catalog import Search
+        from onetool.search.documents import SearchDocument
         cache, documents, query = json.load(sys.stdin)
         search = Search(pathlib.Path(cache))
         search.update(SearchDocument(*fields) for fields in documents)

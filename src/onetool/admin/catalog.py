@@ -18,7 +18,7 @@ from onetool.core.names import python_name
 from onetool.core.registry import RegistryEntry
 from onetool.core.tool import Tool
 from onetool.errors import BundleError, ToolNotFound
-from onetool.search import SearchHit
+from onetool.search.documents import SearchHit
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
 KINDS: tuple[str, ...] = get_args(Kind)

@@ -6,7 +6,7 @@ The fields are in the order in which matches count: slug, display name, tags, de
 from collections.abc import Mapping
 
 from onetool.bundles.records import ToolFile
-from onetool.search import SearchDocument
+from onetool.search.documents import SearchDocument
 from onetool.search.words import HIDDEN, fold, squeeze, words
 
 MAX_INDEXED_LENGTH = 4_000  # of a description

@@ -9,8 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 
-from onetool.search.documents import MAX_TEXT_SCORE, Key, Kind, Match, Scored, SearchDocument, SearchHit, sort_key
+from onetool.search.documents import (
+    KINDS,
+    MAX_TEXT_SCORE,
+    Key,
+    Kind,
+    Match,
+    Scored,
+    SearchDocument,
+    SearchHit,
+    sort_key,
+)
 from onetool.search.index_files import Content, IndexFiles, compute_digest
 from onetool.search.index_reader import Candidate, IndexReader, has_words
 from onetool.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, Rarities, combine, compute_rarity
@@ -42,10 +53,15 @@ Found = tuple[Match, Key, float]
 SmallIndex = tuple[IndexFiles, list[IndexReader]]
 
 
-class SearchCatalog:
-    """The documents of this process, searched together with other readers."""
+class Search:
+    """The documents of this process, searched together with other readers. Thread-safe.
+
+    `directory` is created when needed and may be shared by processes; None keeps the index in memory.
+    """
 
     def __init__(self, directory: Path | None) -> None:
+        self._lock = Lock()
+        self._latest: Mapping[Key, SearchDocument] = {}
         self._files = IndexFiles(directory)
         self._documents: Mapping[Key, SearchDocument] = {}
         self._digests: dict[SearchDocument, bytes] = {}
@@ -53,7 +69,34 @@ class SearchCatalog:
         self._readers: list[IndexReader] = []
         self._small: BoundedDict[tuple[SearchDocument, ...], SmallIndex] = BoundedDict(MAX_SMALL)
 
-    def set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
+    def update(self, documents: Iterable[SearchDocument]) -> None:
+        """Replace all documents, without waiting. The index is updated at the next query."""
+        self._latest = {document.key: document for document in documents}
+
+    def close(self) -> None:
+        """Close the index. The next query opens it again."""
+        with self._lock:
+            self._files.close()
+            self._readers = []
+            self._small.clear()
+
+    def search(
+        self,
+        query: str,
+        limit: int = 20,
+        kinds: Collection[Kind] = KINDS,
+        readers: Sequence[IndexReader] = (),
+        more: Iterable[SearchDocument] = (),
+    ) -> list[SearchHit]:
+        """Return the best hits first, from these documents, from `readers` and from `more`. A query has no syntax.
+
+        `more` are a few documents, of which an index is kept in memory.
+        """
+        with self._lock:
+            self._set_documents(self._latest)
+            return self._search(query[:MAX_QUERY_CHARACTERS], limit, KINDS.intersection(kinds), readers, tuple(more))
+
+    def _set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
         """Replace the documents. Unchanged documents are neither hashed nor written again."""
         if documents is self._documents:
             return
@@ -65,30 +108,24 @@ class SearchCatalog:
             self._readers = []
         self._content = content
 
-    def close(self) -> None:
-        self._files.close()
-        self._small.clear()
-
-    def search(
+    def _search(
         self,
-        query: str,
+        text: str,
         limit: int,
         kinds: frozenset[Kind],
         others: Sequence[IndexReader],
-        more: tuple[SearchDocument, ...] = (),
+        more: tuple[SearchDocument, ...],
     ) -> list[SearchHit]:
-        """Return the best hits first. `more` are a few documents, of which an index is kept in memory."""
-        text = query[:MAX_QUERY_CHARACTERS]
         readers = [*others, *self._load_small(more)]
         limit = min(limit, len(self._content) + sum(reader.size for reader in readers))
         if limit < 1 or not kinds or not plain(text):
             return []
         try:
-            return self._search(text, limit, kinds, readers)
+            return self._find_hits(text, limit, kinds, readers)
         except sqlite3.Error:  # the file was damaged while it was open
             self._files.delete()
             self._readers = []
-            return self._search(text, limit, kinds, readers)
+            return self._find_hits(text, limit, kinds, readers)
 
     def _load_small(self, documents: tuple[SearchDocument, ...]) -> list[IndexReader]:
         """Return an index of these documents, which is kept for the next query."""
@@ -100,7 +137,9 @@ class SearchCatalog:
             self._small[documents] = files, files.readers(content)
         return self._small[documents][1]
 
-    def _search(self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[IndexReader]) -> list[SearchHit]:
+    def _find_hits(
+        self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[IndexReader]
+    ) -> list[SearchHit]:
         self._readers = self._readers or self._files.readers(self._content)
         matches = _Query(query, [*self._readers, *others], kinds).find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
         return list(islice(_unique_hits(matches), limit))

@@ -14,11 +14,12 @@ from onetool.config.model import Settings, Snippet
 from onetool.core.names import python_name
 from onetool.core.registry import Registry, RegistryEntry
 from onetool.core.tool import Tool
-from onetool.search import Search, SearchDocument, SearchHit
+from onetool.search.documents import SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 
 if TYPE_CHECKING:
     from onetool.search.index_reader import IndexReader
+    from onetool.state.storage import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,6 @@ IN_CODE: Mapping[str, CodeFunction] = {
 }
 
 
-MergeSaved = Callable[[Mapping[str, Snippet], str], Mapping[str, Snippet]]
 KnownDocuments = dict[str, tuple[Tool, SearchDocument]]
 
 
@@ -84,11 +84,10 @@ class CatalogSearch:
         self._known: KnownDocuments = {}
         self._update_lock = Lock()
 
-    def configure(self, settings: Settings, index: Search, merge_saved: MergeSaved) -> None:
-        """Apply new settings. `merge_saved` adds the saved snippets that an agent can use to others."""
+    def configure(self, settings: Settings, state: "State") -> None:
+        """Apply new settings."""
         self._settings = settings
-        self._index = index
-        self._merge_saved = merge_saved
+        self._state = state
 
     async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]:
         """Search all tools, packs, snippets and aliases. `agent` adds the saved snippets that it can use."""
@@ -97,9 +96,9 @@ class CatalogSearch:
 
     def _search(self, query: str, limit: int, agent: str | None) -> list[SearchHit]:
         settings = self._settings
-        index = self._index
+        index = self._state.search
         stored = self._get_stored()
-        saved = {} if agent is None else self._merge_saved({}, agent)
+        saved = {} if agent is None else self._state.snippets.merge({}, agent)
         saved = {name: snippet for name, snippet in saved.items() if name not in settings.snippets}
         state = (index, self._registry.version - stored.version, stored.packs, settings)
         with self._update_lock:

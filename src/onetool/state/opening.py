@@ -20,7 +20,6 @@ from onetool.results import Quota
 from onetool.results.blobs import Media
 from onetool.results.files import ResultFiles
 from onetool.results.store import StoredResults
-from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterFile, CounterTables
@@ -89,7 +88,7 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
         describe=lambda: StateDescription({"store": "files", "directory": str(data)}, [f"files in {data}"]),
         clock_watch=clock_watch,
         load_key=_make_key_loader(directories),
-        search=Search(data / "cache"),
+        search_directory=data / "cache",
         recorder=recorder,
         shapes=Shapes(statistics),
         runs=runs,

@@ -9,7 +9,6 @@ from onetool.backends.http.rate_limit import RateLimiter
 from onetool.core.bus.budget import SharedBudgetGuard
 from onetool.errors import ToolError
 from onetool.proxy.definitions import ToolLists
-from onetool.search import Search
 from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.audit_rows import AuditRows
 from onetool.state.bundle_mirror import BundleMirror
@@ -84,7 +83,7 @@ def open_rows(
         clock_watch=clock_watch,
         load_key=cache(partial(load_key, database)),
         load_first=_load_first,
-        search=Search(search_directory or cache_directory),
+        search_directory=search_directory or cache_directory,
         recorder=recorder,
         shapes=Shapes(statistics),
         runs=RunTables(database, database.leases, clock_watch),

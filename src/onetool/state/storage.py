@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.proxy.definitions import ToolLists
     from onetool.results.blobs import Media
     from onetool.results.store import StoredResults
-    from onetool.search import Search
+    from onetool.search.catalog import Search
     from onetool.snippets.saved_snippets import SavedSnippets
     from onetool.state.audit_records import StoredRecord
     from onetool.state.credentials import CredentialStore
@@ -262,7 +262,7 @@ class State:
     clock_watch: "ClockWatch"  # of the clock that expiries are compared with
     load_key: Callable[[str], bytes]  # returns a key that all processes with this state have, which is created once
     load_first: Callable[["State"], object] | None = None  # loads what an event loop reads without waiting
-    search: "Search"
+    search_directory: "Path"  # the index of the search is a cache in it
     recorder: "Recorder"
     shapes: "Shapes"
     runs: "RunTables"
@@ -286,6 +286,12 @@ class State:
     call_rates: "Callable[[Path], RateLimiter]"  # of the tools in a directory of bundles
     guard_budget: "Callable[..., BudgetGuard]"
     open_tokens: Callable[[], StoredTokens]
+
+    @cached_property
+    def search(self) -> "Search":
+        from onetool.search.catalog import Search  # takes some milliseconds
+
+        return Search(self.search_directory)
 
     @cached_property
     def tokens(self) -> StoredTokens:
@@ -327,7 +333,8 @@ class State:
         """Write pending records and close. Blocks."""
         self.recorder.close()
         self.shapes.close()
-        self.search.close()
+        if "search" in vars(self):
+            self.search.close()
         self.runs.close()
         self.jobs.close()
         for database in self.databases:

@@ -21,7 +21,7 @@ from onetool.core.signature import MAX_CHOICES, short_call, signature, type_name
 from onetool.core.system import System
 from onetool.core.tool import Tool
 from onetool.errors import ToolNotFound
-from onetool.search import SearchHit
+from onetool.search.documents import SearchHit
 from onetool.search.search_documents import IN_CODE
 from onetool.snippets import describe, render_signature as snippet_call
 from onetool.util.docstring import Outcome, outcome

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from onetool.core.signature import clean_if_foreign, required_types
 from onetool.core.system import System
-from onetool.search import SearchHit
+from onetool.search.documents import SearchHit
 from onetool.tools import help_text
 from onetool_child.json_types import JsonMapping, JsonObject
 
