@@ -1,13 +1,13 @@
 """State that is kept in files only where there is no database: the audit log and settings."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from onetool.errors import AuditUnavailable, ToolError
 from onetool.logging import Log
 from onetool.paths import Directories
-from onetool.state.storage import NOTHING_STORED, StoredSettings
+from onetool.state.storage import SettingsStorage
 from onetool.util.storage_errors import storage_error
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class AuditFile(Log):
         return storage_error(self._directory, error)
 
 
-class SettingsFiles:
-    """The settings files of a user and of a project."""
+class SettingsFiles(SettingsStorage):
+    """The settings files of a user and of a project, and their edits."""
 
-    when_effective: Final = "Running servers apply it within 2 seconds."
-    secrets_place: Final = "secrets.yaml"
+    when_effective = "Running servers apply it within 2 seconds."  # for people
+    secrets_place = "secrets.yaml"  # the place of new secrets, for people
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
@@ -55,23 +55,20 @@ class SettingsFiles:
     def version(self) -> object:
         return self.history.stamp
 
-    def get(self) -> StoredSettings:
-        return NOTHING_STORED
-
-    def refresh(self) -> StoredSettings:
-        return NOTHING_STORED
-
     def open_editor(
         self, directories: Directories, env: Mapping[str, str], files: "SettingsContents | None" = None
     ) -> "SettingsEditor":
+        """Return an editor; `files` are the settings files as they were read for it."""
         from onetool.editing.settings_editor import SettingsEditor
 
         return SettingsEditor(directories, env, files)
 
-    def choose_directory(self, directory: Path) -> Path:
+    def choose_directory(self, directory: Path, /) -> Path | None:
+        """Return the directory whose files change if entries are added in this one; None if no files change."""
         return directory
 
-    def finish_edit(self, edit: "PlannedEdit") -> Iterator[str]:
+    def finish_edit(self, edit: "PlannedEdit", /) -> Iterable[str]:
+        """Keep backups of the settings files that an edit changed, and return messages for people."""
         from onetool.clients import text_files
 
         for file in edit.files:

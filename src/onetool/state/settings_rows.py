@@ -6,10 +6,11 @@ replica start a program.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import StorageError, ToolError
 from onetool.state.documents import Cached, Documents, StoreUnavailable
+from onetool.state.file_kinds import SettingsFiles
 from onetool.state.sqlite_database import StateDatabase
 from onetool.state.storage import StoredSettings
 from onetool.util.problem import STORAGE
@@ -30,11 +31,11 @@ VERSION = 1
 Change = Callable[[StoredSettings, str], tuple[StoredSettings, str]]
 
 
-class SettingsRows:
+class SettingsRows(SettingsFiles):
     """The settings and their history. Changes of other replicas are known within two seconds."""
 
-    when_effective: Final = "All replicas apply it within 2 seconds."
-    secrets_place: Final = "the store"
+    when_effective = "All replicas apply it within 2 seconds."
+    secrets_place = "the store"
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, KIND)
@@ -54,10 +55,10 @@ class SettingsRows:
 
         return StoredSettingsEditor(directories, env, self, files)
 
-    def choose_directory(self, _directory: Path) -> None:
+    def choose_directory(self, _directory: Path, /) -> None:
         """Return nothing: the entries are stored in the database."""
 
-    def finish_edit(self, _edit: "PlannedEdit") -> list[str]:
+    def finish_edit(self, _edit: "PlannedEdit", /) -> list[str]:
         return ["Changed the settings in the store"]
 
     def version(self) -> object:

@@ -25,14 +25,9 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
 
     from onetool.backends.http.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
-    from onetool.config.contents import SettingsContents
     from onetool.config.model import Agent, Output, Token
     from onetool.core.bus.budget import BudgetGuard
     from onetool.core.context import CallTicket
-    from onetool.editing.edit_history import EditHistory
-    from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.settings_editor import SettingsEditor
-    from onetool.paths import Directories
     from onetool.proxy.definitions import ToolLists
     from onetool.results.blobs import Media
     from onetool.results.store import StoredResults
@@ -42,6 +37,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.state.credentials import CredentialStore
     from onetool.state.disabled_tools import DisabledTools
     from onetool.state.documents import Documents
+    from onetool.state.file_kinds import SettingsFiles
     from onetool.state.kinds import LastUses
     from onetool.state.memory import Counters, EndedSessions
     from onetool.state.run_store import RunTables
@@ -135,46 +131,20 @@ class StoredSettings:
 NOTHING_STORED = StoredSettings()
 
 
-class SettingsStorage(Protocol):
-    """The settings over the files that replicas share, if any, and the edits of all settings."""
+class SettingsStorage:
+    """The settings over the files that replicas share. Here, there are none."""
 
-    @property
-    def when_effective(self) -> str:
-        """A sentence for people: when edited settings are applied."""
-        ...
-
-    @property
-    def secrets_place(self) -> str:
-        """The place of new secrets, for people."""
-        ...
-
-    @property
-    def history(self) -> "EditHistory": ...
     def version(self) -> object:
         """Return a value that changes when anybody has edited the settings. Returns at once."""
-        ...
+        return None
 
     def get(self) -> StoredSettings:
         """Return the last known settings over the files, at once. Raise StorageError if none are known yet."""
-        ...
+        return NOTHING_STORED
 
     def refresh(self) -> StoredSettings:
         """Return the current settings over the files. Blocks."""
-        ...
-
-    def open_editor(
-        self, directories: "Directories", env: Mapping[str, str], files: "SettingsContents | None" = None
-    ) -> "SettingsEditor":
-        """Return an editor; `files` are the settings files as they were read for it."""
-        ...
-
-    def choose_directory(self, directory: "Path", /) -> "Path | None":
-        """Return the directory whose files change if entries are added in this one; None if no files change."""
-        ...
-
-    def finish_edit(self, edit: "PlannedEdit", /) -> "Iterable[str]":
-        """Keep backups of the settings files that an edit changed, and return messages for people."""
-        ...
+        return NOTHING_STORED
 
 
 class EditableSettings(Protocol):
@@ -273,7 +243,7 @@ class State:
     pins: "Documents"
     token_usage: "Documents"
     token_use: "LastUses"
-    settings: SettingsStorage
+    settings: "SettingsFiles"
     credentials: "CredentialStore"
     ended_sessions: "EndedSessions"
     jobs: Jobs
