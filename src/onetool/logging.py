@@ -5,13 +5,13 @@ the log cannot be written, `problem` says so; calls never fail because of it. `w
 a line was accepted: it writes synchronously and raises.
 """
 
-import contextlib
 import errno
 import os
 import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -110,7 +110,7 @@ class Log:
             iter(()) if self._file is None else read_files([self._file, *list_rotated(self._file, self.keep)], position)
         )
 
-    @contextlib.contextmanager
+    @contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[JsonObject]:
         """Measure the block and log it with the fields of the yielded dictionary."""
         started = time.perf_counter()
@@ -170,7 +170,7 @@ def rotate(file: Path, max_bytes: int, keep: int) -> None:
 
     If the directory does not allow renaming, the file keeps growing, because losing records would be worse.
     """
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if file.stat().st_size <= max_bytes:
             return
         with locked(file.with_name(f"{file.name}.lock")):
@@ -188,7 +188,7 @@ def _shift(file: Path, keep: int) -> None:
     if keep == 0:
         file.unlink()
     for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             newer.replace(older)
 
 

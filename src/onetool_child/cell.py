@@ -8,7 +8,6 @@ is prepared before the fork, because a cell has to copy every page that it write
 import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
 import builtins
 import codecs
-import contextlib
 import contextvars
 import io
 import json
@@ -17,6 +16,7 @@ import os
 import select
 import sys
 from _thread import start_new_thread  # imported by name, because a deterministic run replaces them in their modules
+from contextlib import suppress
 from itertools import islice
 from time import monotonic, sleep
 from types import FrameType, ModuleType
@@ -353,18 +353,18 @@ class _Output(io.RawIOBase):
         return len(written)
 
     def flush(self) -> None:
-        with contextlib.suppress(RuntimeError, ValueError):  # closed, or interrupted during a write
+        with suppress(RuntimeError, ValueError):  # closed, or interrupted during a write
             self.stream.flush()
 
     def start_flushing(self) -> None:
         """Flush printed output periodically. Without a thread, it is sent at the end."""
         if not self._is_flushing:
             self._is_flushing = True
-            with contextlib.suppress(RuntimeError):
+            with suppress(RuntimeError):
                 start_new_thread(self._flush_periodically, ())
 
     def _flush_periodically(self) -> None:
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # the run is over, or closed its output
+        with suppress(OSError, RuntimeError, ValueError):  # the run is over, or closed its output
             while True:
                 self._buffer.flush()
                 sleep(FLUSH_SECONDS)

@@ -8,16 +8,16 @@ Landlock and seccomp can be prepared in one process and applied in a child with 
 before the fork, because a cell pays for every page it touches.
 """
 
-import contextlib
 import ctypes
 import errno
-import functools
 import os
 import platform
 import struct
 import sys
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from onetool_child import syscalls
@@ -64,7 +64,7 @@ class Unavailable(OSError):
     """The machine does not support the layer."""
 
 
-@functools.cache
+@cache
 def _libc() -> Any:
     """Return the C library with the two functions that are used."""
     if sys.platform != "linux":
@@ -97,7 +97,7 @@ def forbid_new_privileges() -> None:
 
 def die_with_parent(parent: int) -> None:
     """Ask to be killed when the parent exits; exit immediately if it is gone already."""
-    with contextlib.suppress(Unavailable):
+    with suppress(Unavailable):
         _prctl(PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
@@ -108,7 +108,7 @@ def continue_without_parent() -> None:
 
     The signal is also sent when the thread ends that started this process, which does no harm.
     """
-    with contextlib.suppress(Unavailable):
+    with suppress(Unavailable):
         _prctl(PR_SET_PDEATHSIG, SIGCONT)
 
 
@@ -147,7 +147,7 @@ def confine_program(
 # --- Landlock -----------------------------------------------------------------------------------------------------
 
 
-@functools.cache
+@cache
 def landlock_version() -> int:
     try:
         return _syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
@@ -194,7 +194,7 @@ def restrict_to(ruleset: int) -> None:
     _syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
 
 
-@functools.cache
+@cache
 def _get_handled_rights() -> int:
     version = landlock_version()
     if version < 1:
@@ -230,7 +230,7 @@ def standard_library() -> list[str]:
     return [*entries, *_system_files()]
 
 
-@functools.cache
+@cache
 def around_standard_library(excluded_path: str) -> list[str]:
     """Return the few directories that contain the standard library, for use after `standard_library` is applied.
 
@@ -296,7 +296,7 @@ def drop_capabilities() -> None:
     """Drop all capabilities of root, irreversibly."""
     forbid_new_privileges()
     for capability in range(LAST_CAPABILITY + 1):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             _prctl(PR_CAPBSET_DROP, capability)
     number = syscalls.CAPSET.get(platform.machine())
     if number is None:
@@ -355,7 +355,7 @@ def _limit(kind: int, value: int) -> None:
 
 def limit_malloc_arenas() -> None:
     """Make threads share one malloc arena; separate ones take 64 MB of address space each."""
-    with contextlib.suppress(Unavailable, AttributeError):
+    with suppress(Unavailable, AttributeError):
         _libc().mallopt(M_ARENA_MAX, 1)
 
 

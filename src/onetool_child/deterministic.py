@@ -8,13 +8,13 @@ is not covered.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 import os
 import sys
 import threading
 import time
+from contextlib import contextmanager, suppress
+from functools import wraps
 from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False  # every zygote loads this module
@@ -95,7 +95,7 @@ def _urandom(size: int, /) -> bytes:
     return _current().urandom(size)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _using(source: Source) -> Iterator[None]:
     before = getattr(_local, "source", None)
     _local.source = source
@@ -178,7 +178,7 @@ def _patch_time(started: int, is_replaying: Callable[[], bool]) -> None:
 
 
 def _with_default(function: Callable[[Any], Any], default: Callable[[], Any]) -> Function:
-    return functools.wraps(function)(lambda value=None, /: function(default() if value is None else value))
+    return wraps(function)(lambda value=None, /: function(default() if value is None else value))
 
 
 def _is_standard(frame: Any) -> bool:
@@ -224,7 +224,7 @@ def _patch_datetime(module: ModuleType) -> None:
 def _patch_asyncio_tasks(module: ModuleType) -> None:
     sleep = module.sleep
 
-    @functools.wraps(sleep)
+    @wraps(sleep)
     async def sleep_and_advance(delay: float, result: Any = None) -> Any:
         end = _current().clock + round(delay * NANOSECONDS)
         value = await sleep(delay, result)
@@ -240,12 +240,12 @@ def _patch_asyncio_tasks(module: ModuleType) -> None:
 def _patch_random(module: ModuleType) -> None:
     seed, shared = module.Random.seed, module._inst  # noqa: SLF001 - its methods are the functions of the module
 
-    @functools.wraps(seed)
+    @wraps(seed)
     def seed_from_run(self: Any, a: Any = None, version: int = 2) -> None:
         seed(self, int.from_bytes(_current().urandom(BLOCK_BYTES), "big") if a is None else a, version)
 
     def make_function(name: str) -> Function:
-        @functools.wraps(getattr(shared, name))
+        @wraps(getattr(shared, name))
         def call(*args: Any, **kwargs: Any) -> Any:
             return getattr(_current().random, name)(*args, **kwargs)
 
@@ -261,14 +261,14 @@ def _patch_random(module: ModuleType) -> None:
 def _patch_tempfile(module: ModuleType) -> None:
     """Let names of temporary files not depend on the names that other threads get."""
     module._RandomNameSequence.rng = property(lambda _: sys.modules["random"].Random())  # noqa: SLF001
-    with _using(Source(b"", 0)), contextlib.suppress(OSError):
+    with _using(Source(b"", 0)), suppress(OSError):
         module.gettempdir()  # otherwise the first thread that needs it draws names for a test
 
 
 def _patch_uuid(module: ModuleType) -> None:
     """Replace `uuid1`, which depends on the system and on the calls of other threads."""
 
-    @functools.wraps(module.uuid1)
+    @wraps(module.uuid1)
     def uuid1(node: int | None = None, clock_seq: int | None = None) -> Any:
         node = int.from_bytes(_urandom(6), "big") | MULTICAST_BIT if node is None else node
         clock_seq = int.from_bytes(_urandom(2), "big") if clock_seq is None else clock_seq
@@ -284,7 +284,7 @@ def _patch_uuid(module: ModuleType) -> None:
 
 def _patch_threads() -> None:
     def make_start(start_thread: Function) -> Function:
-        @functools.wraps(start_thread)
+        @wraps(start_thread)
         def start(function: Function, *args: Any, **kwargs: Any) -> Any:
             source = _current().create_child()
             if isinstance(thread := getattr(function, "__self__", None), threading.Thread):
@@ -300,7 +300,7 @@ def _patch_threads() -> None:
     threading.Thread.join = _catch_up(threading.Thread.join)  # type: ignore[method-assign]
     wait = threading.Condition.wait
 
-    @functools.wraps(wait)
+    @wraps(wait)
     def wait_and_advance(self: threading.Condition, timeout: float | None = None) -> bool:
         is_notified = wait(self, timeout)
         if timeout is not None and not is_notified:  # rounded up, because a queue waits for the rest of its timeout
@@ -321,7 +321,7 @@ def _run_with(source: Source, function: Function) -> Function:
 def _catch_up(wait: Function) -> Any:
     """Advance the clock to the end of the thread or task that `wait` has waited for."""
 
-    @functools.wraps(wait)
+    @wraps(wait)
     def wait_and_catch_up(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return wait(self, *args, **kwargs)
@@ -340,7 +340,7 @@ def _patch_futures(module: ModuleType) -> None:
 def _patch_thread_pools(module: ModuleType) -> None:
     submit = module.ThreadPoolExecutor.submit
 
-    @functools.wraps(submit)
+    @wraps(submit)
     def submit_with_source(self: Any, function: Function, /, *args: Any, **kwargs: Any) -> Any:
         source = _current().create_child()
         # How many threads the pool starts depends on their speed.

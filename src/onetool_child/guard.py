@@ -4,12 +4,12 @@ On Linux it adopts orphans, so that no process escapes by leaving its group or s
 group. It never runs code of tools. Standard library only.
 """
 
-import contextlib
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 EXIT_SECONDS = 2.0  # for a worker to exit after its server is gone
 PR_SET_PDEATHSIG = 1
@@ -105,7 +105,7 @@ def _signal_descriptor() -> int:
 
 def _reap(worker: int) -> int | None:
     """Reap exited processes; return the status of the worker if it is among them."""
-    with contextlib.suppress(ChildProcessError):
+    with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == worker:
                 return ended[1]
@@ -129,7 +129,7 @@ def kill_descendants(process: int, group: int) -> None:
 
 
 def _send(send: Callable[[int, int], None], process: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):
         send(process, number)
 
 
@@ -138,7 +138,7 @@ def _find_descendants(process: int) -> set[int]:
     parents = {}
     for name in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - pathlib costs start-up here
         if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123 - see above
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123 - see above
                 parents[int(name)] = int(stat.read().rpartition(b")")[2].split()[1])
     found = {process}
     while more := {child for child, parent in parents.items() if parent in found} - found:

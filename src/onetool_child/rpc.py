@@ -7,10 +7,10 @@ write and one read.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
+from contextlib import contextmanager
 
 from onetool_child import messages
 from onetool_child.errors import ArgumentError, ToolError, describe, restore
@@ -49,7 +49,7 @@ class Peer:
         self._reader = reader
         self._writer = writer
 
-    @contextlib.contextmanager
+    @contextmanager
     def disconnected(self, result: str) -> Iterator[None]:
         """Discard the next request and answer it with this result, for a rehearsal."""
         writer = self._writer

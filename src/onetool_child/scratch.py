@@ -1,11 +1,11 @@
 """Remove and measure directories that hostile code has filled: without recursion, and never through a link."""
 
-import contextlib
 import os
 import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import count
 
 MAX_ATTEMPTS = 50
@@ -46,7 +46,7 @@ def _empty(top: int) -> None:
     new_names = (f".{mark}-{number}" for number in count())
     while names := os.listdir(top):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # another process is cleaning up too
+            with suppress(FileNotFoundError):  # another process is cleaning up too
                 if not _try_unlink(name, top):
                     _flatten(name, top, new_names)
 
@@ -64,7 +64,7 @@ def _flatten(name: str, top: int, new_names: Iterator[str]) -> None:
     directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
     try:
         for inner in os.listdir(directory):  # noqa: PTH208 - see above
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 if not _try_unlink(inner, directory):
                     os.chmod(inner, 0o700, dir_fd=directory)  # a directory can be moved only if it is writable
                     os.rename(inner, next(new_names), src_dir_fd=directory, dst_dir_fd=top)
@@ -100,7 +100,7 @@ def _count_bytes(directory: str, deeper: list[str]) -> int:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 deeper.append(entry.path)
-            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+            with suppress(FileNotFoundError):  # gone since it was listed
                 total += _disk_usage(entry.stat(follow_symlinks=False))
     return total
 
@@ -113,9 +113,9 @@ def _disk_usage(file: os.stat_result) -> int:
 def _find_open_deleted(process: int) -> dict[int, int]:
     """Return the sizes of deleted files that the process holds open, by inode."""
     sizes = {}
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for number in os.listdir(f"/proc/{process}/fd"):  # noqa: PTH208 - see above
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 file = os.stat(f"/proc/{process}/fd/{number}")  # noqa: PTH116 - see above
                 if stat.S_ISREG(file.st_mode) and file.st_nlink == 0:
                     sizes[file.st_ino] = _disk_usage(file)

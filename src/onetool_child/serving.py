@@ -7,11 +7,11 @@ if there is none, and leaves requests to other threads.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager, suppress
 
 from onetool_child.rpc import ConnectionLost, Peer
 
@@ -170,7 +170,7 @@ class ServingPeer(Peer):
                 self._hand_over_reading()
             return self._answers.pop(ident)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _released_slot(self) -> Iterator[None]:
         """Allow one more thread while this one waits: the response may depend on another request to this process."""
         self._threads -= 1
@@ -208,6 +208,6 @@ class ServingPeer(Peer):
 def _abort() -> None:
     import traceback
 
-    with contextlib.suppress(BaseException):
+    with suppress(BaseException):
         traceback.print_exc()
     os._exit(1)

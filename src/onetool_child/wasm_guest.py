@@ -7,7 +7,6 @@ polling, because everything else that could wait returns to the host only when t
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import math
@@ -15,6 +14,7 @@ import os
 import posix
 import sys
 import time
+from contextlib import contextmanager
 
 from onetool_child import data, wasm_threads
 from onetool_child.cell import FLUSH_SECONDS, Cell
@@ -52,7 +52,7 @@ class FilePeer(Peer):
         self._number = self._position = 0
         self.on_wait: Callable[[], None] = lambda: None
 
-    @contextlib.contextmanager
+    @contextmanager
     def disconnected(self, result: str) -> Iterator[None]:
         self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
         self._writer = -1

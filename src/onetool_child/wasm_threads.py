@@ -8,13 +8,13 @@ on the stack.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import sys
 import threading
 import time
 from collections import deque
 from concurrent import futures
+from contextlib import contextmanager
+from functools import partial
 
 TYPE_CHECKING = False  # every sandbox loads this module
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _pending: deque[NestedFuture] = deque()
 _running: list[NestedFuture] = []
 
 
-@contextlib.contextmanager
+@contextmanager
 def outside_event_loop() -> Iterator[None]:
     """Leave the running event loop and its task, as another thread would be outside of them."""
     loop = asyncio._get_running_loop()  # noqa: SLF001 - there is no public function
@@ -122,7 +122,7 @@ class NestedExecutor(futures.Executor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> NestedFuture:
         if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        future = NestedFuture(functools.partial(function, *args, **kwargs))
+        future = NestedFuture(partial(function, *args, **kwargs))
         self._futures.append(future)
         return future
 

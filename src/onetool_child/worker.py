@@ -7,12 +7,12 @@ call.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 
 # A sandboxed worker could not import these modules later.
@@ -334,7 +334,7 @@ async def _collect(values: AsyncGenerator[Any, None], context: WorkerContext) ->
 
 def _render_error(ident: int, error: BaseException, directory: str) -> str:
     trace = report_error(error, directory)
-    with contextlib.suppress(Exception):  # it may have fields that are not JSON data
+    with suppress(Exception):  # it may have fields that are not JSON data
         line = _render_error_line(ident, {**errors.describe(error), **({"trace": trace} if trace else {})})
         if messages.fits(line):
             return line
@@ -350,7 +350,7 @@ def _log_error(error: BaseException) -> None:
     """Write the traceback to the log, unless the extension has closed it."""
     import traceback
 
-    with contextlib.suppress(BaseException):
+    with suppress(BaseException):
         traceback.print_exception(type(error), error, strip_own_frames(error.__traceback__))
 
 
@@ -436,7 +436,7 @@ def main() -> None:
     guard = stand_guard(reader) if hasattr(os, "fork") else 0
     if hasattr(os, "register_at_fork"):  # a process that a tool forks must not read calls or answer them
         os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, pipe) for pipe in (reader, writer)])
-    with contextlib.suppress(ConnectionLost):
+    with suppress(ConnectionLost):
         WorkerProcess(reader, writer, guard).serve()
 
 

@@ -6,7 +6,6 @@ scratch directory. Messages are JSON-RPC notifications, one per packet; `fork` c
 pipe for its descriptors 1 and 2.
 """
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -18,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from onetool_child import cell, confine, syscalls
@@ -82,14 +82,14 @@ def confine_zygote(options: Options) -> Confinement:
 def _confine_fully(options: Options) -> Confinement:
     layers: list[str] = []
     cell_filter: confine.Filter | None = None
-    with contextlib.suppress(confine.Unavailable):
+    with suppress(confine.Unavailable):
         confine.drop_capabilities()
-    with contextlib.suppress(confine.Unavailable):
+    with suppress(confine.Unavailable):
         # The scratch directory itself is removed at the end; cells lose this right through their own rules.
         parent = os.path.dirname(options.scratch)  # noqa: PTH120 - pathlib is slow here
         confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], [(confine.REMOVE_DIR, [parent])])
         layers.append("landlock")
-    with contextlib.suppress(confine.Unavailable):
+    with suppress(confine.Unavailable):
         cell_filter = confine.Filter(syscalls.cell_filter(platform.machine()))
         confine.Filter(syscalls.zygote_filter(platform.machine())).install()
         layers.append("seccomp")
@@ -155,7 +155,7 @@ class Zygote:
         while True:
             readable = [descriptor for descriptor, _ in self._poll.poll(0 if self._to_load else None)]
             if not readable:
-                with contextlib.suppress(ImportError):  # this Python does not have it
+                with suppress(ImportError):  # this Python does not have it
                     importlib.import_module(self._to_load.pop())
             for descriptor in readable:
                 if descriptor != control:
@@ -252,7 +252,7 @@ class Zygote:
 
 
 def _kill_group(pid: int) -> None:
-    with contextlib.suppress(OSError):  # the group is empty
+    with suppress(OSError):  # the group is empty
         os.killpg(pid, signal.SIGKILL)
 
 

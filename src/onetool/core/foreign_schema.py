@@ -6,11 +6,11 @@ which a timeout ends.
 """
 
 import copy
-import functools
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Set as AbstractSet
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -39,7 +39,7 @@ class ForeignSchema(Schema):
 
     are_references_limited = True  # without, only the time is limited
 
-    @functools.cached_property
+    @cached_property
     def unsupported_patterns(self) -> list[str]:
         return [pattern for pattern in self._affordable_patterns if not is_linear(pattern)]
 
@@ -50,19 +50,19 @@ class ForeignSchema(Schema):
         reason = "patterns that are not checked (look-around, backreferences or too many states)"
         return f"{reason}: {', '.join(texts[:MAX_LISTED_PATTERNS])}" if texts else ""
 
-    @functools.cached_property
+    @cached_property
     def _patterns(self) -> Mapping[str, int]:
         """All patterns and the numbers of their states."""
         names = (name for holder in list_objects(self.json) for name in _list_patterns(holder))
         return {name: weigh_pattern(name) for name in names}
 
-    @functools.cached_property
+    @cached_property
     def _affordable_patterns(self) -> list[str]:
         """The first patterns, which are compiled in time."""
         states = accumulate(self._patterns.values())
         return [name for name, total in zip(self._patterns, states, strict=True) if total <= MAX_PATTERN_STATES]
 
-    @functools.cached_property
+    @cached_property
     def _unchecked_patterns(self) -> AbstractSet[str]:
         return self._patterns.keys() - self._affordable_patterns | set(self.unsupported_patterns)
 
@@ -83,13 +83,13 @@ class ForeignSchema(Schema):
         self._check_size()
         return self.are_references_limited and super()._expands_too_far()
 
-    @functools.cached_property
+    @cached_property
     def _size(self) -> tuple[int, int]:
         """The states of all patterns, and the number of values."""
         patterns = (name for holder in list_objects(self._linear_json) for name in _list_patterns(holder))
         return sum(map(weigh_pattern, patterns)), _count_values(_dump(self._linear_json))
 
-    @functools.cached_property
+    @cached_property
     def _linear_json(self) -> JsonObject:
         """The schema without the unchecked patterns."""
         self._check_size()
@@ -127,7 +127,7 @@ async def check_arguments(schema: ForeignSchema, args: JsonObject, *, is_exact: 
         return schema.check(args, is_exact=is_exact)
     from anyio.to_thread import run_sync as run_in_thread  # commands that validate nothing start faster without it
 
-    return await run_in_thread(functools.partial(check_in_process, schema, args, is_exact=is_exact))
+    return await run_in_thread(partial(check_in_process, schema, args, is_exact=is_exact))
 
 
 async def find_problem(schema: ForeignSchema, value: Any) -> str | None:
@@ -188,7 +188,7 @@ def find_problem_in_process(schema: ForeignSchema, value: Any) -> str | None:
     return problem
 
 
-@functools.lru_cache(maxsize=4_096)
+@lru_cache(maxsize=4_096)
 def is_linear(pattern: str) -> bool:
     """Return whether a pattern is valid and can be executed in linear time."""
     import jsonschema_rs

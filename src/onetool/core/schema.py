@@ -6,11 +6,11 @@ schema of a function and the validator are created at first use, so that large c
 
 import ast
 import copy
-import functools
 import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from itertools import chain, islice, repeat
 from math import isfinite
 from typing import Any, NoReturn, Self
@@ -102,35 +102,35 @@ class Schema:
         plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
         return cls(lambda: schema, lambda: inspect.Signature(plain))
 
-    @functools.cached_property
+    @cached_property
     def json(self) -> JsonObject:
         return self._make()
 
-    @functools.cached_property
+    @cached_property
     def properties(self) -> Mapping[str, JsonObject]:
         """The schema of each argument; boolean schemas become empty ones."""
         parts = self.json.get("properties", {}).items()
         return {name: part if isinstance(part, dict) else {} for name, part in parts}
 
-    @functools.cached_property
+    @cached_property
     def required(self) -> frozenset[str]:
         return frozenset(self.json.get("required", ()))
 
-    @functools.cached_property
+    @cached_property
     def _kinds(self) -> JsonMapping:
         return {name: each.kind for name, each in self._get_signature().parameters.items()}
 
-    @functools.cached_property
+    @cached_property
     def keyword_only(self) -> frozenset[str]:
         """The arguments that cannot be passed by position."""
         return frozenset(name for name, kind in self._kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY)
 
-    @functools.cached_property
+    @cached_property
     def variadic(self) -> str | None:
         """The argument that collects further positional arguments, such as `args` of a function with `*args`."""
         return next((name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL), None)
 
-    @functools.cached_property
+    @cached_property
     def variadic_keywords(self) -> str | None:
         """The name of the parameter for other named arguments, such as `options` of a function with `**options`."""
         return next((name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
@@ -140,7 +140,7 @@ class Schema:
         """Whether additional arguments are accepted."""
         return self.json.get("additionalProperties", True) is not False
 
-    @functools.cached_property
+    @cached_property
     def defaults(self) -> JsonMapping:
         return {name: part["default"] for name, part in self.properties.items() if "default" in part}
 
@@ -254,14 +254,14 @@ class Schema:
                 parent[path[-1]] = value
         return args
 
-    @functools.cached_property
+    @cached_property
     def _integer_properties(self) -> Mapping[str, JsonObject]:
         if "'integer'" not in str(self.json):
             return {}
         parts = self.properties.items()
         return {name: part for name, part in parts if "'integer'" in str(part) or "'$ref'" in str(part)}
 
-    @functools.cached_property
+    @cached_property
     def _validator(self) -> Any:
         import jsonschema_rs
 
@@ -290,7 +290,7 @@ class Schema:
 
         return jsonschema_rs.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS)
 
-    @functools.cached_property
+    @cached_property
     def _has_alternatives(self) -> bool:
         text = str(self.json)
         return any(f"'{name}'" in text for name in ("anyOf", "oneOf", *REFERENCES))

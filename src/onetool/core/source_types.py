@@ -6,10 +6,10 @@ from their syntax trees, so that pydantic can make their schemas. An annotation 
 
 import ast
 import enum
-import functools
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union
 
 from onetool.core.context import ToolContext, is_data
@@ -460,7 +460,7 @@ def _is_total(keywords: Iterable[ast.keyword]) -> bool:
     return not any(each.arg == "total" and getattr(each.value, "value", True) is False for each in keywords)
 
 
-@functools.cache
+@cache
 def _known_types() -> Values:
     import collections.abc
     import datetime as dt
@@ -484,7 +484,7 @@ def _known_types() -> Values:
     }
 
 
-@functools.cache
+@cache
 def _pydantic_types() -> Values:
     """Return types of pydantic, and types with other schemas than pydantic has for them."""
     import datetime as dt

@@ -5,7 +5,6 @@ A client is an assistant over stdio, a command, or a question about the daemon i
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import platform
@@ -14,6 +13,7 @@ import socket
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -138,7 +138,7 @@ class DaemonServer:
         """Accept no more clients; those that are connected stay."""
         if self._listener.fileno() < 0:
             return
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
         asyncio.get_running_loop().remove_reader(self._listener)  # its number may be reused at once
@@ -305,5 +305,5 @@ async def run_command(app: OneTool, connection: socket.socket, request: ClientRe
             task.cancel()
         await asyncio.gather(running, gone, return_exceptions=True)
         writer.close()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             await writer.wait_closed()

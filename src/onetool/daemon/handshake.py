@@ -5,7 +5,6 @@ claims decides about trust.
 """
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
@@ -13,6 +12,7 @@ import select
 import socket
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -179,5 +179,5 @@ def _read_label(process: Path) -> bytes:
 async def send_reply(connection: socket.socket, reply: JsonObject) -> None:
     """Answer the request of a client. A client that is gone is ignored."""
     base = {"installation": describe_installation(), "pid": os.getpid(), "version": __version__}
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         await asyncio.get_running_loop().sock_sendall(connection, json.dumps({**base, **reply}).encode() + b"\n")

@@ -5,10 +5,10 @@ the names: if a directory is replaced by a link in the meantime, opening fails.
 """
 
 import errno
-import functools
 import os
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 Opener = Callable[[int, Sequence[str], int], int]
@@ -42,7 +42,7 @@ def choose_opener() -> Opener:
     return open_by_kernel
 
 
-@functools.cache
+@cache
 def _libc() -> Any:
     import ctypes
 

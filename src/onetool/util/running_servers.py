@@ -4,10 +4,10 @@ Each server holds a lock on a file of its own while it runs. The kernel releases
 entry whose lock is free is stale, whatever its process ID says.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class Registration:
 
     entry: ServerEntry
     path: Path | None = None
-    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
     def create(cls, user: Path, entry: ServerEntry) -> "Registration":
@@ -64,12 +64,12 @@ class Registration:
     def update(self, entry: ServerEntry) -> None:
         self.entry = entry
         if self.path is not None:
-            with contextlib.suppress(OSError):  # a full disk must not stop a server
+            with suppress(OSError):  # a full disk must not stop a server
                 atomic.write(self.path, json.dumps({name: getattr(entry, name) for name in ServerEntry.__slots__}))
 
     def close(self) -> None:
         self.path = None
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._stack.close()
 
 
