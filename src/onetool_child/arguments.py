@@ -92,11 +92,11 @@ def find_context_names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _is_context(hint: Any, annotation: Any) -> bool:
     import re
-    import typing
+    from typing import Any, Union, get_args, get_origin
 
-    if hint is typing.Any:
+    if hint is Any:
         return isinstance(annotation, str) and re.fullmatch(CONTEXT_ANNOTATION, annotation) is not None
-    parts = typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
+    parts = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
     return any(isinstance(part, type) and issubclass(part, Context) for part in parts)
 
 
@@ -183,11 +183,11 @@ def _is_plain(hint: Any) -> bool:
 
 def _get_hints(thing: Any) -> dict[str, Any]:
     """Return the annotations of a function or class. Their metadata is only kept for pydantic."""
-    import typing
+    from typing import get_type_hints
 
     extras = "pydantic" in sys.modules
     try:
-        return typing.get_type_hints(thing, include_extras=extras)
+        return get_type_hints(thing, include_extras=extras)
     except Exception:  # noqa: BLE001 - some names may exist only for type checkers
         module = sys.modules.get(getattr(thing, "__module__", ""))
         scope = getattr(_unwrap(thing), "__globals__", None) or vars(module or types)
@@ -195,26 +195,26 @@ def _get_hints(thing: Any) -> dict[str, Any]:
 
 
 def _resolve_hint(hint: Any, scope: dict[str, Any], extras: bool) -> Any:
-    import typing
+    from typing import Any, get_type_hints
 
     try:
-        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"x": hint}), scope, None, extras)["x"]
+        return get_type_hints(types.SimpleNamespace(__annotations__={"x": hint}), scope, None, extras)["x"]
     except Exception:  # noqa: BLE001 - no usable annotations
-        return typing.Any
+        return Any
 
 
 def get_converter(hint: Any) -> Convert | None:
     """Return the converter of JSON data to a type; None if the data already has it."""
-    import typing
+    from typing import Literal, Union, get_args, get_origin
 
     if "pydantic" in sys.modules and _is_of_pydantic(hint):
         return _get_pydantic_converter(hint)
     hint = _unwrap_hint(hint)
-    origin = typing.get_origin(hint)
-    parts = typing.get_args(hint)
-    if origin in {typing.Union, types.UnionType}:
+    origin = get_origin(hint)
+    parts = get_args(hint)
+    if origin in {Union, types.UnionType}:
         return _get_union_converter(parts)
-    if origin is typing.Literal:
+    if origin is Literal:
         members = {part.value: part for part in parts if hasattr(type(part), "__members__")}  # of enums
         return (lambda value: members.get(value, value)) if members else None
     if isinstance(origin, type):
@@ -224,13 +224,13 @@ def get_converter(hint: Any) -> Convert | None:
 
 def _unwrap_hint(hint: Any) -> Any:
     """Return the type inside `Annotated`, `Required`, `NewType`, `InitVar` and `type X = ...`."""
-    import typing
+    from typing import get_args, get_origin
 
     while True:
         if hasattr(hint, "__metadata__"):
             hint = hint.__origin__
-        elif getattr(typing.get_origin(hint), "_name", "") in {"Required", "NotRequired", "ReadOnly", "Final"}:
-            hint = typing.get_args(hint)[0]
+        elif getattr(get_origin(hint), "_name", "") in {"Required", "NotRequired", "ReadOnly", "Final"}:
+            hint = get_args(hint)[0]
         elif hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
         elif type(hint).__name__ == "TypeAliasType":
@@ -243,13 +243,13 @@ def _unwrap_hint(hint: Any) -> Any:
 
 def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
     """Return a converter that leaves data of a plain alternative unchanged and tries the others in order."""
-    import typing
+    from typing import Literal, get_args, get_origin
 
     found = [(part, get_converter(part)) for part in parts]
     converters = [convert for _, convert in found if convert is not None]
     plain = [_unwrap_hint(part) for part, convert in found if convert is None]
-    literals = [value for part in plain if typing.get_origin(part) is typing.Literal for value in typing.get_args(part)]
-    others = [typing.get_origin(part) or part for part in plain if typing.get_origin(part) is not typing.Literal]
+    literals = [value for part in plain if get_origin(part) is Literal for value in get_args(part)]
+    others = [get_origin(part) or part for part in plain if get_origin(part) is not Literal]
     classes = tuple(part for part in others if isinstance(part, type))
     if not converters or len(classes) < len(others):  # `Any` and type variables accept every value
         return None
@@ -302,8 +302,8 @@ def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one c
     import decimal
     import enum
     import pathlib
-    import typing
     import uuid
+    from typing import is_typeddict
 
     if issubclass(kind, enum.Enum):
         return lambda value: _find_member(kind, value)
@@ -311,7 +311,7 @@ def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one c
         return lambda value: _make_decimal(kind, value)
     if issubclass(kind, pathlib.PurePath | uuid.UUID):
         return kind
-    if typing.is_typeddict(kind):
+    if is_typeddict(kind):
         return lambda value: _convert_fields(kind, value)
     if hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__attrs_attrs__"):
         return lambda value: kind(**_convert_fields(kind, value))
@@ -338,15 +338,15 @@ def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one c
 @lru_cache(maxsize=1024)
 def _get_field_converters(kind: type) -> dict[str, Convert]:
     """Return the converters of a class, at the first conversion: a class may refer to itself."""
-    import typing
+    from typing import Literal, get_args, get_origin
 
     converters: dict[str, Convert] = {}
     aliases = {each.name: each.alias for each in getattr(kind, "__attrs_attrs__", ())}  # `_x` is the argument `x`
     for name, hint in _get_hints(kind).items():
         plain = _unwrap_hint(hint)
         convert = get_converter(hint)
-        if convert is None and typing.get_origin(plain) is typing.Literal:  # it may distinguish the classes of a union
-            convert = _make_literal_check(typing.get_args(plain))
+        if convert is None and get_origin(plain) is Literal:  # it may distinguish the classes of a union
+            convert = _make_literal_check(get_args(plain))
         if convert is not None:
             converters[aliases.get(name, name)] = convert
     return converters

@@ -22,9 +22,19 @@ from time import monotonic, sleep
 from types import FrameType, ModuleType
 from typing import Any
 
-from onetool_child import data, errors, media, messages
+from onetool_child import data, media, messages
 from onetool_child.capture import FILENAME, NO_VALUE, Namespace, execute, find_value_line
 from onetool_child.error_report import report_causes
+from onetool_child.errors import (
+    TIMEOUT_HINT,
+    TREE,
+    ToolError,
+    ToolNotFound,
+    ToolTimeout,
+    describe,
+    error_type,
+    get_message,
+)
 from onetool_child.help_function import HelpFunction
 from onetool_child.json_types import JsonObject
 from onetool_child.names import OWN_PACK, PROJECTS
@@ -144,7 +154,7 @@ class Cell:
         text, parsed = _render_value(result["value"], line, 2 if is_indented else None)
         limit = self._params["max_output"]
         if len(text) > limit:
-            raise errors.ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
+            raise ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
         # It is sent as rendered text, so that the server never parses it.
         self._peer.send_pieces("value", messages.split_text(text))
         about = {"value": None, "is_json": not isinstance(parsed, str), "about": summary(parsed)}
@@ -163,7 +173,7 @@ class Cell:
     def _check_sanitize(self) -> None:
         chosen = self._main.get("__sanitize__")
         if chosen is not None and not isinstance(chosen, bool):
-            raise errors.ToolError(f"invalid __sanitize__ of type {type(chosen).__name__}: expected True or False")
+            raise ToolError(f"invalid __sanitize__ of type {type(chosen).__name__}: expected True or False")
 
     def _get_sanitize(self) -> bool | None:
         chosen = self._main.get("__sanitize__")
@@ -183,9 +193,9 @@ class Cell:
         source = lines[line - 1][:MAX_SOURCE_CHARS] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
         is_in_run = isinstance(error, SyntaxError) and error.filename == FILENAME  # `str(error)` repeats the line
-        text = str(error.msg) if isinstance(error, SyntaxError) and is_in_run else errors.get_message(error)
+        text = str(error.msg) if isinstance(error, SyntaxError) and is_in_run else get_message(error)
         message = f"{text[:MAX_MESSAGE_CHARS]}{_find_snippet_line(error)}"
-        kind = {"type": errors.error_type(error), "class": type(error).__name__, "message": message}
+        kind = {"type": error_type(error), "class": type(error).__name__, "message": message}
         about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._get_sanitize()}
         details = {**_describe_missing_name(error), **_describe_file(error)}
         if shape := describe_failed_value(error, FILENAME, self._last_shape):
@@ -223,7 +233,7 @@ class Cell:
 
     def _bind_names(self, code: str, names: JsonObject) -> Namespace:
         """Return the errors, packs, aliases and projects whose names occur in the code."""
-        known: Namespace = {name: errors.TREE[name] for name in errors.TREE if name in code}
+        known: Namespace = {name: TREE[name] for name in TREE if name in code}
         spelled = names.get("spelled", {})  # packs by the names in the code, which differ in case
         for pack, tools in names["packs"].items():
             known[pack] = self._make_pack(spelled.get(pack, pack), tools)
@@ -247,7 +257,7 @@ class Cell:
             return self._request_names([name], []).get(name)
         try:
             return self._make_pack(self._peer.request("pack", {"name": name}), [])
-        except errors.ToolNotFound:
+        except ToolNotFound:
             return None
 
     def _request_names(self, unknown: list[str], used: list[str]) -> JsonObject:
@@ -273,9 +283,7 @@ class Cell:
     def _run_snippet(self, name: str, values: JsonObject) -> Any:
         """Run a snippet in its own namespace, like a function."""
         if SNIPPET_DEPTH.get() >= MAX_SNIPPET_DEPTH:
-            raise errors.ToolError(
-                f"snippets are nested more than {MAX_SNIPPET_DEPTH} levels deep, the last is ${name}"
-            )
+            raise ToolError(f"snippets are nested more than {MAX_SNIPPET_DEPTH} levels deep, the last is ${name}")
         expansion = self._peer.request("snippet", {"name": name, "values": values})
         code = expansion["code"]
         namespace = {"__builtins__": builtins, **self._bind_names(code, expansion["names"])}
@@ -322,7 +330,7 @@ class Cell:
         while frame is not None and frame.f_code.co_filename != FILENAME:
             frame = frame.f_back
         message = f"the run took longer than {self._params['timeout']:g} s"
-        error = errors.ToolTimeout(message, hint=errors.TIMEOUT_HINT)
+        error = ToolTimeout(message, hint=TIMEOUT_HINT)
         answer = self._encode_failure_at(error, frame.f_lineno if frame else None)
         try:
             self._output.flush()
@@ -385,7 +393,7 @@ def _render_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
 
 def _describe_fields(error: BaseException) -> JsonObject:
     try:
-        return errors.describe(error)
+        return describe(error)
     except Exception:  # noqa: BLE001 - a class of the code may do anything
         return {}
 

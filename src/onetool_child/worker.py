@@ -16,8 +16,9 @@ from contextlib import suppress
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 
 # A sandboxed worker could not import these modules later.
-from onetool_child import arguments, data, errors, interface, media, messages, tool_object
+from onetool_child import arguments, data, interface, media, messages, tool_object
 from onetool_child.error_report import report_error, strip_own_frames
+from onetool_child.errors import TREE, Cancelled, CannotAsk, ConfigError, ToolError, describe, get_message
 from onetool_child.guard import die_with, stand_guard
 from onetool_child.rpc import ConnectionLost
 from onetool_child.serving import ServingPeer
@@ -98,7 +99,7 @@ class WorkerProcess:
         ident = request["id"]
         params = request["params"]
         if "cancelled" in params:
-            self._send_error(ident, errors.Cancelled("cancelled before it started"))
+            self._send_error(ident, Cancelled("cancelled before it started"))
             return
         thread = threading.get_ident()
         context = WorkerContext(self._peer, ident, self._options, params["context"])
@@ -108,7 +109,7 @@ class WorkerProcess:
             import ctypes
 
             context.is_cancelled = True
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(errors.Cancelled))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Cancelled))
 
         self._running[ident] = cancel
         CURRENT_CALL.set(ident)
@@ -129,7 +130,7 @@ class WorkerProcess:
     def _send_result(self, ident: int, value: Any) -> None:
         text = data.encode(value, lambda item: self._store_media(ident, item))
         if len(text) > self._options["max_bytes"]:
-            raise errors.ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
+            raise ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
         self._finish(ident)
         line = f'{{"jsonrpc":"2.0","id":{ident},"result":{{"value":{text}}}}}'
         if messages.fits(line):
@@ -147,7 +148,7 @@ class WorkerProcess:
     def _send_error(self, ident: int, error: BaseException) -> None:
         try:
             self._finish(ident)
-        except errors.Cancelled as late:  # cancelled at the last moment, which happens once at most
+        except Cancelled as late:  # cancelled at the last moment, which happens once at most
             error = late
             self._finish(ident)
         if not isinstance(error, ConnectionLost):
@@ -209,7 +210,7 @@ class WorkerProcess:
         try:
             within = CURRENT_CALL.get()
         except LookupError:
-            raise errors.ToolError(NO_CALL_MESSAGE) from None
+            raise ToolError(NO_CALL_MESSAGE) from None
         return self._peer.request("call", {"within": within, "name": name, "args": args, "kwargs": kwargs})
 
 
@@ -277,10 +278,10 @@ class WorkerContext(interface.Context):
         secrets = self._options["secrets"]
         if name not in secrets:
             hint = f'add `secrets = ["{name}"]` to the file, or {name} to tools.{pack}.secrets in onetool.yaml'
-            raise errors.ConfigError(f"the pack {pack} does not declare the secret {name!r}", hint=hint)
+            raise ConfigError(f"the pack {pack} does not declare the secret {name!r}", hint=hint)
         if secrets[name] is None:
             hint = f"run `onetool secret set {name}`, or add {name} to tools.{pack}.secrets in onetool.yaml"
-            raise errors.ConfigError(f"the secret {name!r} is not set for {pack}", hint=hint)
+            raise ConfigError(f"the secret {name!r} is not set for {pack}", hint=hint)
         return str(secrets[name])
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -335,11 +336,11 @@ async def _collect(values: AsyncGenerator[Any, None], context: WorkerContext) ->
 def _render_error(ident: int, error: BaseException, directory: str) -> str:
     trace = report_error(error, directory)
     with suppress(Exception):  # it may have fields that are not JSON data
-        line = _render_error_line(ident, {**errors.describe(error), **({"trace": trace} if trace else {})})
+        line = _render_error_line(ident, {**describe(error), **({"trace": trace} if trace else {})})
         if messages.fits(line):
             return line
-    message = errors.get_message(error)[:MAX_ERROR_CHARS]
-    return _render_error_line(ident, {"type": errors.ToolError.type, "class": type(error).__name__, "message": message})
+    message = get_message(error)[:MAX_ERROR_CHARS]
+    return _render_error_line(ident, {"type": ToolError.type, "class": type(error).__name__, "message": message})
 
 
 def _render_error_line(ident: int, detail: JsonObject) -> str:
@@ -394,11 +395,11 @@ class _ModuleFinder:
     """A finder of the modules `ot` and `onetool`, unless the environment has packages with these names."""
 
     def __init__(self, call: Callable[..., Any], settings: dict[str, Any]) -> None:
-        public = (interface.Context, interface.File, errors.ToolError, errors.Cancelled, errors.CannotAsk)
+        public = (interface.Context, interface.File, ToolError, Cancelled, CannotAsk)
         self._names: dict[str, Any] = {"tool": interface.tool, **{each.__name__: each for each in public}}
         self._names["ToolContext"] = interface.ToolContext
         self.ot = ModuleType("ot", "The interface of OneTool for extension files.")
-        vars(self.ot).update(self._names, call=call, settings=settings, **errors.TREE)
+        vars(self.ot).update(self._names, call=call, settings=settings, **TREE)
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         from importlib.machinery import ModuleSpec
@@ -419,7 +420,7 @@ def _describe_failure(error: BaseException, file: str) -> JsonObject:
     for frame in traceback.extract_tb(error.__traceback__):
         line = frame.lineno if frame.filename == file else line
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    message = errors.get_message(error)
+    message = get_message(error)
     return {"class": type(error).__name__, "message": message[:MAX_ERROR_CHARS], "line": line, "missing": missing}
 
 

@@ -16,9 +16,9 @@ from onetool.config.contents import SettingsContents
 from onetool.config.model import VERSION, Loc
 from onetool.errors import ConfigError
 from onetool.paths import Directories
-from onetool.util import yaml_loader
 from onetool.util.problem import Location, Problem
 from onetool.util.versioning import NewerVersion, check_version
+from onetool.util.yaml_loader import YamlDocument
 from onetool_child.json_types import JsonMapping, JsonObject
 
 VERSION_KEY = "version"
@@ -76,7 +76,7 @@ class LayerReader:
         rejected = tuple(self._reject_machine_keys(document))
         return _place_over(parts, _make_part(document, (), self._directories.user, exclude=rejected))
 
-    def _reject_machine_keys(self, document: yaml_loader.YamlDocument) -> Iterator[str]:
+    def _reject_machine_keys(self, document: YamlDocument) -> Iterator[str]:
         """Report and yield the keys that the store cannot set."""
         for key in (document.data or {}).keys() - {*STORED_SECTIONS, VERSION_KEY}:
             place = Location(document.source, document.line((key,)))
@@ -84,7 +84,7 @@ class LayerReader:
             self._report(place, f"{shorten(key)} cannot be set in the store", hint)
             yield key
 
-    def _read_mapping(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument | None:
+    def _read_mapping(self, path: Path, *, typed: bool = True) -> YamlDocument | None:
         try:
             document = self._files.read(path, typed=typed)
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class LayerReader:
             return None
         return document if not typed or self._check_version(document) else None
 
-    def _check_version(self, document: yaml_loader.YamlDocument) -> bool:
+    def _check_version(self, document: YamlDocument) -> bool:
         """Return whether this version can read the file; if not, that is the only error reported for it."""
         version = (document.data or {}).get(VERSION_KEY)
         if version is None:
@@ -140,7 +140,7 @@ class LayerReader:
         if inline:
             yield _make_part(inline, (), directory, exclude=tuple(self._reject_user_keys(inline, directory)))
 
-    def _reject_user_keys(self, document: yaml_loader.YamlDocument, directory: Path) -> Iterator[str]:
+    def _reject_user_keys(self, document: YamlDocument, directory: Path) -> Iterator[str]:
         """Report and yield the keys that a project cannot set. A file that the user named is not a project's."""
         user = self._directories.user
         named = self._directories.config_file
@@ -201,16 +201,14 @@ def _is_open_to_others(path: Path) -> bool:
         return False
 
 
-def _inline_agents(document: yaml_loader.YamlDocument | None) -> dict[str, Location]:
+def _inline_agents(document: YamlDocument | None) -> dict[str, Location]:
     agents = (document.data or {}).get("agents") if document else None
     if document is None or not isinstance(agents, dict):
         return {}
     return {name: Location(document.source, document.line(("agents", name))) for name in agents}
 
 
-def _make_part(
-    document: yaml_loader.YamlDocument, prefix: Loc, directory: Path, *, exclude: tuple[str, ...] = ()
-) -> Part:
+def _make_part(document: YamlDocument, prefix: Loc, directory: Path, *, exclude: tuple[str, ...] = ()) -> Part:
     data: Any = {key: value for key, value in (document.data or {}).items() if key not in exclude}
     for key in reversed(prefix):
         data = {key: data}
