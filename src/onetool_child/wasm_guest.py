@@ -36,7 +36,7 @@ MAX_PAUSE_SECONDS = 0.01
 PAUSE_SHARE = 0.05
 LATE_SECONDS = 0.001  # after the deadline
 PROCESS_NAMES = frozenset({
-    *("fork", "forkpty", "kill", "killpg", "posix_spawn", "spawnv", "spawnve", "system", "wait", "waitpid", "WNOHANG"),
+    "fork", "forkpty", "kill", "killpg", "posix_spawn", "spawnv", "spawnve", "system", "wait", "waitpid", "WNOHANG",
 })  # fmt: skip
 _write = posix.write
 _mkdir = posix.mkdir

@@ -30,9 +30,9 @@ REHEARSALS = 20  # enough for the interpreter to specialize this code
 # Preloaded in this order, one at a time, while no cell is requested. Only a few, because every shared library slows
 # down every fork; code imports the rest itself.
 COMMON_MODULES = (
-    *("re", "json", "collections", "itertools", "functools", "datetime", "math", "string", "textwrap"),
-    *("dataclasses", "enum", "copy"),
-)
+    "re", "json", "collections", "itertools", "functools", "datetime", "math", "string", "textwrap",
+    "dataclasses", "enum", "copy",
+)  # fmt: skip
 
 
 # The C function, not os.fork: this process has one thread, so Python's repairs in the child are not needed, and they

@@ -37,9 +37,9 @@ _FOLDER = "tools/"
 _TOOL = re.compile(r"tools/[A-Za-z0-9._-]{1,200}\.json")
 _BUNDLE_FIELDS = ("slug", "displayName", "description", "isEnabled")
 _TOOL_FIELDS = (
-    *("slug", "version", "displayName", "description", "tags", "isEnabled", "type"),
-    *("argSchema", "outputSchema", "httpImpl", "pythonImpl", "origin"),
-)
+    "slug", "version", "displayName", "description", "tags", "isEnabled", "type",
+    "argSchema", "outputSchema", "httpImpl", "pythonImpl", "origin",
+)  # fmt: skip
 _ZIP_MAGIC = b"PK\x03\x04"
 _CENTRAL_DIRECTORY_MAGIC = b"PK\x01\x02"
 _UNSUPPORTED_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000

@@ -41,15 +41,15 @@ SKIPPED = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/dae
 SKIPPED_NAMES = ("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp")
 # Sealed databases are useless without their keys.
 SECRET_NAMES = (
-    *("secrets.yaml*", ".env*", "*.key", ".key", "credentials", "settings-history.json"),
-    *("runs.db", "sessions.db"),
-)
+    "secrets.yaml*", ".env*", "*.key", ".key", "credentials", "settings-history.json",
+    "runs.db", "sessions.db",
+)  # fmt: skip
 DATABASE_SUFFIX = ".db"
 DOCUMENTS = "documents.db"
 # The contents of a settings directory, beside other files if the settings file was named with --config.
 OWN_NAMES = frozenset({
     *(PROMPTS, SECRETS, "agents", "tools", "bundles", "credentials", "logs", "runs", "state", "stats"),
-    *("trust.json", "settings-history.json"),
+    "trust.json", "settings-history.json",
 })  # fmt: skip
 SETTINGS_FILE = re.compile(r".*\.(json|ya?ml)(\.bak(\.[0-9]+)?)?", re.DOTALL)
 TOOL_FILE = re.compile(r"bundles/[^@]*+@.*\.json", re.DOTALL)

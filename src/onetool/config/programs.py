@@ -21,9 +21,9 @@ PRIVATE = "servers"  # the directory of private directories, in the user's setti
 # Options of launchers whose value is a directory with code, and variables that hold such directories.
 CODE_OPTIONS = frozenset({"--directory", "--project", "--from", "--with", "--with-editable", "--prefix"})
 CODE_VARIABLES = (
-    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PYTHONPATH"),
-    *("PYTHONSTARTUP", "PYTHONHOME", "NODE_PATH", "RUBYLIB", "PERL5LIB", "CLASSPATH"),
-)
+    "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PYTHONPATH",
+    "PYTHONSTARTUP", "PYTHONHOME", "NODE_PATH", "RUBYLIB", "PERL5LIB", "CLASSPATH",
+)  # fmt: skip
 NPM = frozenset({"npm", "npx"})
 DOWNLOAD_SECONDS = 120.0
 PACKAGE_RUNNERS = frozenset({*NPM, "bunx", "pnpm", "pnpx", "yarn", "uv", "uvx"})
@@ -42,8 +42,8 @@ PROJECT_FILES = {
 ENTRY_FILES = ("__main__.py", "package.json", "index.js")
 NODE_SUFFIXES = (".js", ".mjs", ".cjs", ".json", ".node")
 CODE_SUFFIXES = frozenset({
-    *(".py", ".pyw", ".pyz", ".js", ".cjs", ".mjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".sh", ".bash", ".rb"),
-    *(".pl", ".php", ".jar", ".lua", ".ps1", ".bat", ".cmd", ".exe", ".wasm"),
+    ".py", ".pyw", ".pyz", ".js", ".cjs", ".mjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".sh", ".bash", ".rb",
+    ".pl", ".php", ".jar", ".lua", ".ps1", ".bat", ".cmd", ".exe", ".wasm",
 })  # fmt: skip
 NO_CONFIG = {"UV_NO_CONFIG": "1"}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,63}", re.ASCII)

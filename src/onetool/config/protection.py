@@ -24,16 +24,16 @@ PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
 PACKAGES = ("onetool", "onetool_child")
 # uv, npm, their relatives and the programs of `test.run` read or execute these in the directory in which they start.
 LAUNCHER_FILES = (
-    *("pyproject.toml", "setup.py", "setup.cfg", "uv.toml", "uv.lock", ".python-version", ".python-versions", ".venv"),
-    *("package.json", "package-lock.json", ".npmrc", "bunfig.toml", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs"),
-    *("pnpm-workspace.yaml", "deno.json", "deno.jsonc", "node_modules"),
-    *("pytest.ini", ".pytest.ini", "tox.ini", "mix.exs"),
-)
+    "pyproject.toml", "setup.py", "setup.cfg", "uv.toml", "uv.lock", ".python-version", ".python-versions", ".venv",
+    "package.json", "package-lock.json", ".npmrc", "bunfig.toml", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs",
+    "pnpm-workspace.yaml", "deno.json", "deno.jsonc", "node_modules",
+    "pytest.ini", ".pytest.ini", "tox.ini", "mix.exs",
+)  # fmt: skip
 # Assistants and editors start the programs that these name, in any directory in which they are opened.
 ASSISTANT_NAMES = (
-    *(".mcp.json", "mcp.json", ".claude", ".claude.json", "claude_desktop_config.json", ".cursor", ".vscode", ".codex"),
-    *(".gemini", ".windsurf", "mcp_config.json", ".zed"),
-)
+    ".mcp.json", "mcp.json", ".claude", ".claude.json", "claude_desktop_config.json", ".cursor", ".vscode", ".codex",
+    ".gemini", ".windsurf", "mcp_config.json", ".zed",
+)  # fmt: skip
 
 
 class Protection(NamedTuple):

@@ -35,10 +35,10 @@ FIELD_OPTIONS = frozenset(
     ("title", "description", "examples", "gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
 )
 PYDANTIC_TYPES = (
-    *("PositiveInt", "NegativeInt", "NonNegativeInt", "NonPositiveInt", "PositiveFloat", "NegativeFloat"),
-    *("NonNegativeFloat", "NonPositiveFloat", "StrictStr", "StrictInt", "StrictFloat", "StrictBool", "AnyUrl"),
-    *("HttpUrl", "AnyHttpUrl", "SecretStr", "FilePath", "DirectoryPath", "AwareDatetime", "FutureDate", "PastDate"),
-)
+    "PositiveInt", "NegativeInt", "NonNegativeInt", "NonPositiveInt", "PositiveFloat", "NegativeFloat",
+    "NonNegativeFloat", "NonPositiveFloat", "StrictStr", "StrictInt", "StrictFloat", "StrictBool", "AnyUrl",
+    "HttpUrl", "AnyHttpUrl", "SecretStr", "FilePath", "DirectoryPath", "AwareDatetime", "FutureDate", "PastDate",
+)  # fmt: skip
 MISSING: Any = object()  # a field or parameter without a default
 UNKNOWN: Any = object()  # a default that is not a literal
 

@@ -22,9 +22,9 @@ from onetool_child.messages import has_few_values
 
 # Prefixes of the supported codecs. Other codecs of Python take quadratic time, or are not text encodings.
 CHARSET_PREFIXES = (
-    *("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp", "koi8", "mac-"),
-    *("gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620"),
-)
+    "utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp", "koi8", "mac-",
+    "gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620",
+)  # fmt: skip
 CHARSET_PATTERN = r"""(?i);[ \t]*charset[ \t]*=[ \t]*["']?([A-Za-z0-9_.:-]{1,40})"""
 # Every request of a tool has this header, so that a OneTool server recognizes it.
 OUTGOING_HEADER = "OneTool-Outgoing"
@@ -32,10 +32,10 @@ TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORBIDDEN_IN_VALUES = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 RESERVED_HEADERS = frozenset(
     {
-        *("connection", "content-length", "expect", "host", "keep-alive"),
+        "connection", "content-length", "expect", "host", "keep-alive",
         *(OUTGOING_HEADER.lower(), "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     }
-)
+)  # fmt: skip
 CREDENTIAL_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
 IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 FORBIDDEN_METHODS = frozenset({"CONNECT", "TRACE"})

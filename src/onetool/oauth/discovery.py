@@ -37,9 +37,9 @@ SERVER_ERROR = 500
 MAX_SHOWN_CHARS = 200
 S256 = "S256"
 ENDPOINTS = (
-    *("authorization_endpoint", "token_endpoint", "registration_endpoint"),
-    *("device_authorization_endpoint", "revocation_endpoint", "jwks_uri"),
-)
+    "authorization_endpoint", "token_endpoint", "registration_endpoint",
+    "device_authorization_endpoint", "revocation_endpoint", "jwks_uri",
+)  # fmt: skip
 URL_ERRORS = frozenset({"url_parsing", "url_scheme"})  # of pydantic
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+( [\x21\x23-\x5b\x5d-\x7e]+)*")
 RESOURCE_DOCUMENT = "the protected resource metadata"

@@ -22,9 +22,9 @@ MAX_SUMMARY_CHARS = 300
 MAX_RESPONSE_BYTES = 64 << 10
 # What programs such as notify-send and osascript need; everything else may be a secret.
 ENVIRONMENT = (
-    *("PATH", "HOME", "USER", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR"),
-    *("DBUS_SESSION_BUS_ADDRESS", "SYSTEMROOT"),
-)
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS", "SYSTEMROOT",
+)  # fmt: skip
 
 
 class ApprovalNotifier:

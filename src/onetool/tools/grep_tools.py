@@ -35,11 +35,11 @@ MAX_MEMORY_BYTES = 1 << 30  # ripgrep reads a file without line breaks completel
 MAX_TIMEOUT_MS = 86_400_000
 FAILED = 2
 OPTIONS = (
-    *("--no-config", "--no-messages", "--no-ignore-messages", "--no-ignore-global", "--color=never"),
-    *("--no-heading", "--with-filename", "--null", "--line-number", "--column"),
-    *(f"--max-columns={MAX_CONTENT_BYTES}", "--max-columns-preview"),
-    *("--regex-size-limit=32M", "--dfa-size-limit=8M"),
-)
+    "--no-config", "--no-messages", "--no-ignore-messages", "--no-ignore-global", "--color=never",
+    "--no-heading", "--with-filename", "--null", "--line-number", "--column",
+    f"--max-columns={MAX_CONTENT_BYTES}", "--max-columns-preview",
+    "--regex-size-limit=32M", "--dfa-size-limit=8M",
+)  # fmt: skip
 IGNORE_FILES = (".gitignore", ".ignore", ".rgignore", ".git/info/exclude", ".git")
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 MULTILINE_HINT = re.compile(r"(?<!\n)\n++Consider enabling multiline.*", re.DOTALL)

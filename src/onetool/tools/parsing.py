@@ -13,7 +13,7 @@ from onetool_child.data import MAX_DEPTH, is_deeper_than
 from onetool_child.json_types import JsonMapping
 
 COSTLY_KEYWORDS = frozenset({
-    *("$ref", "$dynamicRef", "$recursiveRef", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
+    "$ref", "$dynamicRef", "$recursiveRef", "uniqueItems", "unevaluatedItems", "unevaluatedProperties",
 })  # fmt: skip
 MAX_MESSAGE_CHARS = 1000
 

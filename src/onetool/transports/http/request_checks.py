@@ -19,19 +19,19 @@ HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.
 # Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
 PROXY_HEADERS = frozenset(
     {
-        *("cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via"),
-        *("x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme"),
+        "cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via",
+        "x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme",
         *(OUTGOING_HEADER.lower(),),
     }
-)
+)  # fmt: skip
 PROXY_HEADER_PREFIXES = (
-    *("akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-"),
-    *("ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat"),
-    *("x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy"),
-    *("x-forward", "x-goog", "x-haproxy", "x-heroku", "x-iinfo", "x-istio", "x-kong", "x-nf-", "x-nginx"),
-    *("x-original", "x-originating", "x-proxy", "x-railway", "x-real", "x-remote", "x-squid", "x-ssl", "x-sucuri"),
-    *("x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler"),
-)
+    "akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-",
+    "ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat",
+    "x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy",
+    "x-forward", "x-goog", "x-haproxy", "x-heroku", "x-iinfo", "x-istio", "x-kong", "x-nf-", "x-nginx",
+    "x-original", "x-originating", "x-proxy", "x-railway", "x-real", "x-remote", "x-squid", "x-ssl", "x-sucuri",
+    "x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler",
+)  # fmt: skip
 # Headers of clients, which may contain version numbers and addresses.
 CLIENT_HEADERS = frozenset({"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"})
 CLIENT_HEADER_PREFIXES = ("accept", "if-", "mcp-", "sec-")

@@ -36,8 +36,8 @@ BYTES: JsonObject = {"type": "string", "format": "binary"}
 DESCRIPTION = "All connected tools over REST. Errors have the body {error: {code, message, details}}."
 TOKEN = "Identifies the agent. Not required on the local machine."  # noqa: S105 - not a token
 COMMON_ERRORS = (
-    *("invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy", "storage_unavailable"),
-)
+    "invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy", "storage_unavailable",
+)  # fmt: skip
 ETAG: JsonObject = {"ETag": {"schema": TEXT, "description": "Changes with the content"}}
 READ_CONDITIONS = {"If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"}
 WRITE_CONDITIONS = {
