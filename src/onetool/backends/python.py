@@ -4,11 +4,11 @@ Arguments arrive as JSON data that fits the schema. They are converted here for 
 as a date, a path or a model.
 """
 
-import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from types import GenericAlias
 from typing import Any
 
@@ -86,17 +86,17 @@ class PythonBackend:
             if trace and hasattr(error, "__dict__"):
                 error.__dict__["trace"] = trace
 
-    @functools.cached_property
+    @cached_property
     def _parameters(self) -> list[inspect.Parameter]:
         return list(inspect.signature(self.function).parameters.values())
 
-    @functools.cached_property
+    @cached_property
     def _names(self) -> frozenset[str]:
         return frozenset(
             parameter.name for parameter in self._parameters if parameter.kind is not parameter.VAR_KEYWORD
         )
 
-    @functools.cached_property
+    @cached_property
     def _has_positional(self) -> bool:
         """Whether some arguments can only be passed by position."""
         return any(
@@ -113,12 +113,12 @@ class PythonBackend:
                 positional.append(arguments.pop(parameter.name, parameter.default))
         return tuple(positional), arguments
 
-    @functools.cached_property
+    @cached_property
     def _context_names(self) -> list[str]:
         visible = get_signature(self.function).parameters
         return [parameter.name for parameter in self._parameters if parameter.name not in visible]
 
-    @functools.cached_property
+    @cached_property
     def _converters(self) -> dict[str, Callable[[Any], Any]]:
         parameters = get_signature(self.function).parameters.values()
         kinds = {
@@ -128,7 +128,7 @@ class PythonBackend:
         }
         return {name: make for name, kind in kinds.items() if (make := _make_converter(kind)) is not None}
 
-    @functools.cached_property
+    @cached_property
     def _rest_converter(self) -> Callable[[Any], Any] | None:
         """The converter of arguments without a parameter of their own (`**options: date`)."""
         parameters = get_signature(self.function).parameters.values()

@@ -5,12 +5,12 @@ after its call was cancelled it continues to run, but it can no longer call tool
 """
 
 import asyncio
-import functools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -47,7 +47,7 @@ class ToolThreads:
 
     async def run(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         caller = _thread.get()
-        call = functools.partial(function, *args, **named)
+        call = partial(function, *args, **named)
         thread = _Thread(0 if caller is None else caller.level + 1)
         limiter = self._levels[thread.level]
         token = _thread.set(thread)

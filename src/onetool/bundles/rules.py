@@ -3,9 +3,9 @@
 Values are neither normalized nor trimmed: an accepted value is stored as sent. Only IDs are converted to lower case.
 """
 
-import functools
 import re
 import unicodedata
+from functools import cache
 from pathlib import Path
 
 from onetool.errors import BundleError
@@ -67,7 +67,7 @@ def slug_problem(text: object) -> str | None:
     return _length_problem(text) or _character_problem(text, "letters, digits and dashes")
 
 
-@functools.cache
+@cache
 def list_reserved_names() -> frozenset[str]:
     """Return the names of the built-in packs, which bundles must not have."""
     return frozenset(file.stem.removesuffix("_tools") for file in TOOLS.glob("*_tools.py"))

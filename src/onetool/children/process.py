@@ -6,11 +6,11 @@ or if it was stopped.
 
 import asyncio
 import codecs
-import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,7 +83,7 @@ class Printed:
 def describe_status(status: int) -> str:
     """Return the name of the signal or the status. A killed process has -9 in Python, 137 in shells and our guard."""
     number = -status if status < 0 else status - guard.SIGNAL_STATUS_OFFSET
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         return signal.Signals(number).name
     return f"status {status}"
 
@@ -127,7 +127,7 @@ class Process(asyncio.SubprocessProtocol):
 
     def kill(self) -> None:
         """Kill the process and its descendants, by its guard if it has one."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._transport.kill()
             elif not self.ended.done():  # the kill() of the transport would reap the child behind asyncio's back

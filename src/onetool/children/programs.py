@@ -5,7 +5,6 @@ others runs under a guard (`onetool_child.guard`), which ends all of them, even 
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,7 +93,7 @@ async def _start_running(program: Program, on_output: OnData, on_error: OnData) 
 
 async def _abandon(program: Program, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
     """End a program whose caller was cancelled while it started."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         process, write_end = await starting
         await _Running(process, write_end, guarded=_is_guarded(program)).end()
 
@@ -134,7 +134,7 @@ def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
 def _restrict_reading(readable: Sequence[str]) -> None:
     from onetool_child import confine
 
-    with contextlib.suppress(confine.Unavailable):
+    with suppress(confine.Unavailable):
         confine.landlock(readable, (), programs=True)
 
 
@@ -157,7 +157,7 @@ def _bind_to_pipe(group: int, read_end: int) -> None:
 def _limit_memory(process: int, max_bytes: int | None) -> None:
     """Limit the memory that the process allocates; mapped files do not count."""
     if sys.platform == "linux" and max_bytes is not None:
-        with contextlib.suppress(OSError):  # already ended
+        with suppress(OSError):  # already ended
             resource.prlimit(process, resource.RLIMIT_DATA, (max_bytes, max_bytes))
 
 
@@ -175,7 +175,7 @@ def _run_in_new_thread(work: Callable[[], T]) -> asyncio.Future[T]:
             report = partial(settle_once, outcome.set_result, work())
         except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited
             report = partial(settle_once, outcome.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(report)
 
     threading.Thread(target=work_and_report, daemon=True).start()
@@ -225,7 +225,7 @@ class _Running:
 
     def _kill_group(self) -> None:
         """Kill the process group. The process is not reaped yet, so its id cannot be reused."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._process.kill()
             else:
@@ -276,7 +276,7 @@ class _OutputReader(asyncio.Protocol):
 def _wait(process: subprocess.Popen[bytes]) -> None:
     """Wait for the end of the process, if possible without reaping it."""
     if hasattr(os, "waitid"):
-        with contextlib.suppress(ChildProcessError):  # already reaped
+        with suppress(ChildProcessError):  # already reaped
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
         process.wait()

@@ -1,6 +1,5 @@
 """Manage the server that all your clients share. It starts with the first client over stdio."""
 
-import contextlib
 import os
 import select
 import signal
@@ -9,6 +8,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,7 +125,7 @@ def _stop(*, is_restart: bool) -> int:
         clients = _request_stop(descriptor)
         is_killed = clients is None
         if is_killed:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         if not select.select([descriptor], [], [], STOP_SECONDS)[0]:
             raise ToolError(f"cannot end the shared server (process {pid})", hint="its cgroup may be frozen")
@@ -141,7 +141,7 @@ def _stop(*, is_restart: bool) -> int:
 
 def _request_stop(descriptor: int) -> int | None:
     """Ask the server to stop. Return the number of its clients over stdio, or None if it does not end in time."""
-    with Progress("stopping the shared server"), contextlib.suppress(TimeoutError):
+    with Progress("stopping the shared server"), suppress(TimeoutError):
         status = ask_daemon({"kind": "status"})
         if status is not None:
             ask_daemon({"kind": "stop"})
@@ -163,7 +163,7 @@ def _open_process(path: str) -> tuple[int, int] | None:
     targets = {f"socket:[{fields[6]}]" for fields in sockets if fields[-1] == path and fields[3] == LISTENING}
     for entry in Path("/proc").glob("[0-9]*") if targets else ():
         if _listens(entry, targets):
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(int(entry.name))
                 if _listens(entry, targets):  # still: its process ID was not reused before the handle was opened
                     return int(entry.name), descriptor

@@ -5,7 +5,6 @@ not a failure; output that cannot be written is one. Unexpected errors are logge
 ONETOOL_DEBUG=1 is set.
 """
 
-import contextlib
 import errno
 import io
 import os
@@ -13,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -79,7 +79,7 @@ def _report_errors(command: Callable[[], int]) -> int:
 
 
 def _fail(text: str) -> int:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         sys.stderr.write(text)
     return FAILED
 
@@ -184,7 +184,7 @@ def _flush(status: int) -> int:
 
 def _discard(stream: TextIO) -> None:
     """Redirect the stream to the null device, so that Python does not report unwritten output at exit."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())
         os.close(nothing)

@@ -1,7 +1,7 @@
 """A session with a running HTTP server of this user, opened with a one-time code like that of the admin UI."""
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ class ServerSession:
         raise ToolError(str(data["error"]["message"]), code=data["error"]["code"])
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_session(user: Path, url: str) -> Iterator[ServerSession]:
     """Sign in to a server, and sign out at the end. Raise a ToolError if it does not answer."""
     import httpx2

@@ -4,11 +4,11 @@ A pattern is a host, `*.example.com` for every subdomain of example.com but not 
 it allows that port only. Listing a private address does not allow it: that needs `allow_private_addresses`.
 """
 
-import functools
 import json
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from onetool.core.context import ToolContext
@@ -122,7 +122,7 @@ def find_private_address(pattern: str) -> str | None:
     return next((str(address[0]) for *_, address in answers if not is_public(str(address[0]))), None)
 
 
-@functools.lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
 def _parse_pattern(text: str) -> HostPattern:
     try:
         return _split_pattern(text.strip())

@@ -5,7 +5,6 @@ the run answers the requests of its code.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import math
 import os
@@ -13,6 +12,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
@@ -321,7 +321,7 @@ class Cells:
 
     async def _exit_error(self, cell: CellProcess, reason: str) -> ToolError:
         self._launcher.kill(cell.ident)
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(cell.gone), GONE_SECONDS)
         status = cell.gone.result() if cell.gone.done() else None
         return ToolError(f"the run ended without a response: {reason or _exit_status(status)}")
@@ -555,7 +555,7 @@ def _exit_status(status: int | None) -> str:
     if status is None:
         return "its process is gone"
     if status < 0:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             name = signal.Signals(-status).name
             return f"its process was killed by {name}" + (
                 " (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else ""

@@ -5,7 +5,6 @@ variables of the server and, of the server, only their own socket.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -125,7 +125,7 @@ def _sweep(directory: str) -> None:
         return
     for entry in os.scandir(directory):
         owner = SCRATCH_NAME.match(entry.name)
-        with contextlib.suppress(FileNotFoundError):  # another server removed it
+        with suppress(FileNotFoundError):  # another server removed it
             if owner and entry.stat(follow_symlinks=False).st_uid == os.getuid() and not _is_alive(int(owner[1])):
                 remove(entry.path)
 
@@ -225,7 +225,7 @@ class ZygoteLauncher(_BaseLauncher):
 
     def _send(self, packet: bytes) -> None:
         if self._control is not None:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._control.send(packet)
 
     def _replace(self) -> None:
@@ -330,7 +330,7 @@ class ZygoteLauncher(_BaseLauncher):
             pong.set_result(is_alive)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _open_ends(pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
     """Yield the ends of a socket and of a pipe for output. Those of the child are closed after the block."""
     ours, theirs = pair
@@ -425,7 +425,7 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
         process.wait(timeout=REAP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=REAP_SECONDS)
 
 
@@ -524,7 +524,7 @@ class SpawnLauncher(_BaseLauncher):
         for ident in self._children:
             self.kill(ident)
         if self._children:
-            with contextlib.suppress(TimeoutError):
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), REAP_SECONDS)
         await self._cleaning.wait()
         await self._remove_scratch()

@@ -5,9 +5,9 @@ limits apply to requests over HTTP (REST and MCP). Tool calls made by the code o
 """
 
 import asyncio
-import contextlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from onetool.config.model import RunLimits
@@ -38,7 +38,7 @@ class FairQueue:
         self._total = 0
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next agent comes first
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def turn(self, agent: str) -> AsyncIterator[None]:
         """Hold a turn for the agent while the block runs. Raise QueueFull if too many of its requests wait."""
         if self._may_run(agent) and agent not in self._waiting:
@@ -66,7 +66,7 @@ class FairQueue:
             if turn.done() and not turn.cancelled():  # the turn was granted while the request was being cancelled
                 self._end(agent)
             elif (queue := self._waiting.get(agent)) is not None:
-                with contextlib.suppress(ValueError):
+                with suppress(ValueError):
                     queue.remove(turn)
                 if not queue:
                     del self._waiting[agent]
@@ -121,7 +121,7 @@ class Queues:
         self.calls = FairQueue(lambda: Bounds(MAX_CALLS, MAX_CALLS_PER_AGENT, limits().waiting))
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def turn(scope: JsonMapping | None, agent: str, *, is_run: bool) -> AsyncIterator[None]:
     """Hold the agent's turn while the block runs. Requests that did not come over HTTP do not queue."""
     queues: Queues | None = (scope or {}).get("state", {}).get(QUEUES)

@@ -5,10 +5,10 @@ performs the reloads, one at a time, with the settings that the first one has re
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -29,7 +29,7 @@ SIGHUP = getattr(signal, "SIGHUP", None)
 T = TypeVar("T")
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def watching(
     app: OneTool,
     on_change: Callable[[Examined], None] = lambda _examined: None,
@@ -50,13 +50,13 @@ async def watching(
     watcher = SettingsWatcher(app, registration, on_change, on_tick, entry.generation)
     tasks = [asyncio.ensure_future(work) for work in (watcher.follow(), watcher.tick(), watcher.reload_on_request())]
     if handle_signals and SIGHUP is not None:  # signal handlers work only in the main thread
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        with suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(SIGHUP, watcher.request_reload)
     try:
         yield
     finally:
         if handle_signals:
-            with contextlib.suppress(ValueError):  # the loop prints a traceback for a signal while it is closed
+            with suppress(ValueError):  # the loop prints a traceback for a signal while it is closed
                 signal.set_wakeup_fd(-1)
         for task in tasks:
             task.cancel()
@@ -140,7 +140,7 @@ class SettingsWatcher:
                 entry = replace(self.registration.entry, generation=generation, is_ok=is_ok, answer=answer)
                 await self._run_in_thread(partial(self.registration.update, entry))
             if is_ok:
-                with contextlib.suppress(Exception):  # failing servers are reported elsewhere
+                with suppress(Exception):  # failing servers are reported elsewhere
                     await self.app.discover()
 
     async def _reload(self, examined: Examined | None) -> tuple[str, bool]:

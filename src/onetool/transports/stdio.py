@@ -6,7 +6,6 @@ not a pipe (a file, a terminal).
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -14,6 +13,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
@@ -64,14 +64,14 @@ class _Writer:
     async def end(self) -> None:
         """Write the responses that are still expected, then discard all others."""
         self._has_ended = True
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
                 while self._expected:  # noqa: ASYNC110 - an event would slow down every response
                     await asyncio.sleep(0.01)
         await self.flush()
 
     async def flush(self) -> None:
-        with contextlib.suppress(ConnectionError):  # the client is gone; the reader will notice
+        with suppress(ConnectionError):  # the client is gone; the reader will notice
             await self._writer.drain()
 
 
@@ -151,7 +151,7 @@ def _error(message: Any, code: int, text: str) -> JsonObject:
     return {"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": text}}
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def protocol_streams(on_end: Callable[[], None]) -> AsyncIterator[tuple[Any, ...]]:
     """Yield the arguments for `stdio_server`: none to use its default. `on_end` is called at end of input."""
     if not (_is_pipe(0) and _is_pipe(1)):
@@ -176,7 +176,7 @@ async def protocol_streams(on_end: Callable[[], None]) -> AsyncIterator[tuple[An
         sink.close()
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def socket_streams(
     connection: socket.socket, on_end: Callable[[], None], get_last_line: Callable[[], bytes]
 ) -> AsyncIterator[tuple[Any, ...]]:

@@ -6,10 +6,10 @@ credentials with it. A definition cannot choose a file: only a caller names the 
 This imports pydantic, so it is only imported when a tool is stored or first called.
 """
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -167,7 +167,7 @@ class HttpAuth(SecretSafeModel):
         """The names of the secrets in the value."""
         return frozenset(placeholder.name for placeholder in _find_placeholders(self.value) if placeholder.is_secret)
 
-    @functools.cached_property
+    @cached_property
     def credential(self) -> HeaderTemplate | BasicAuth | ParameterTemplate:
         if self.type == "basic":
             return BasicAuth.of(self.value)
@@ -203,7 +203,7 @@ class HmacSigning(SecretSafeModel):
     def templates(self) -> dict[str, str]:
         return self.model_dump(by_alias=True, exclude={"recipe"}, exclude_none=True)
 
-    @functools.cached_property
+    @cached_property
     def signer(self) -> Signer:
         return Signer(self.recipe, {name: parse(text) for name, text in self.templates.items()})
 
@@ -229,12 +229,12 @@ class ResponseOptions(StepResponseOptions):
     save_to: ArgumentPlaceholder | None = None
     max_events: Annotated[Count, Field(le=MAX_EVENTS)] = 100
 
-    @functools.cached_property
+    @cached_property
     def full_argument(self) -> Placeholder | None:
         """The argument that requests the full response."""
         return next(_find_placeholders(self.full), None)
 
-    @functools.cached_property
+    @cached_property
     def path_argument(self) -> Placeholder | None:
         """The argument that names the file to write."""
         return next(_find_placeholders(self.save_to), None)
@@ -289,11 +289,11 @@ class HttpRequest(SecretSafeModel):
     def is_success(self, status: int) -> bool:
         return status in self._success_statuses
 
-    @functools.cached_property
+    @cached_property
     def _success_statuses(self) -> frozenset[int]:
         return frozenset(status for code in self.success_codes for status in parse_status_range(code) or ())
 
-    @functools.cached_property
+    @cached_property
     def placeholders(self) -> tuple[Placeholder, ...]:
         auth = self.auth.value if self.auth else None
         hmac = self.hmac.templates if self.hmac else None
@@ -306,7 +306,7 @@ class HttpRequest(SecretSafeModel):
     def _parse_body(self) -> BodyTemplate | None:
         return None if self.body is None else parse_body(self.body, self.content_type)
 
-    @functools.cached_property
+    @cached_property
     def request(self) -> RequestTemplate:
         """The parsed templates."""
         query = _parse_query(self.query)
@@ -374,7 +374,7 @@ class HttpImpl(HttpRequest):
         """The steps and the request of the tool, in the order in which they are sent."""
         return (*self.steps, self)
 
-    @functools.cached_property
+    @cached_property
     def all_placeholders(self) -> tuple[Placeholder, ...]:
         """All placeholders, except those for the responses of steps."""
         placeholders = [placeholder for request in self.requests for placeholder in request.placeholders]

@@ -3,9 +3,9 @@
 Only the version of the document is checked here. References are resolved inside one document; nothing is ever fetched.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 from urllib.parse import unquote
@@ -95,7 +95,7 @@ def shorten(text: Any, limit: int) -> str:
     return _shorten(text[:_MAX_READ_LENGTH], limit) if isinstance(text, str) else ""
 
 
-@functools.lru_cache(maxsize=512)  # the same few parameters are described again and again
+@lru_cache(maxsize=512)  # the same few parameters are described again and again
 def _shorten(text: str, limit: int) -> str:
     cleaned = clean(text.strip(), _MAX_READ_LENGTH).strip()
     if len(cleaned) <= limit:

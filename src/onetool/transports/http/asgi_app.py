@@ -1,7 +1,7 @@
 """The ASGI application: all routes behind the authentication middleware."""
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Protocol
 
 from anyio.to_thread import run_sync as run_in_thread
@@ -79,7 +79,7 @@ def build(
     clients = ClientHandlers(api, mcp)
     operations = (*_operations(api, metrics, sessions, neighbors), *sign_ins.operations(), *clients.operations())
 
-    @functools.cache
+    @cache
     def build_response() -> Response:
         return json_response(build_document(operations, _path_schemas()))
 

@@ -13,12 +13,12 @@ the path or the query, which may hold anything.
 """
 
 import asyncio
-import contextlib
-import functools
 import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -163,7 +163,7 @@ class AuthMiddleware:
 
     # --- revoked tokens -------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
+    @contextmanager
     def _cancel_when_revoked(self, credential: RequestCredential | None, *, is_stream: bool) -> Iterator[None]:
         """Raise REVOKED inside the block when the credential of the request is no longer accepted."""
         task = asyncio.current_task()
@@ -192,7 +192,7 @@ class AuthMiddleware:
             if error.details.get("reason") == STORE_AWAY:
                 return  # requests that were admitted continue while the database is away
             tokens = TokenSet((), {})
-        find = functools.cache(tokens.match)
+        find = cache(tokens.match)
         now = time.time()
         for task, (credential, is_stream) in self._open.items():
             is_over = not credential.is_live(find) or (is_stream and credential.expires <= now)
@@ -340,7 +340,7 @@ class _ResponseSender:
     async def end(self) -> None:
         """Finish a stream that has begun."""
         if not self._is_complete:
-            with contextlib.suppress(Exception):  # the server cuts off a response of known length instead
+            with suppress(Exception):  # the server cuts off a response of known length instead
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

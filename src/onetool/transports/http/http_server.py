@@ -5,11 +5,11 @@ A non-loopback address is served only with tokens and a complete sandbox.
 """
 
 import asyncio
-import contextlib
 import errno
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import uvicorn
@@ -55,7 +55,7 @@ class HttpServer:
 
     async def run(self, ready: Ready = lambda _bind: None, *, handle_signals: bool = True) -> None:
         """Serve until `stop`, then until open requests end or GRACE_SECONDS pass."""
-        with contextlib.closing(self._socket):
+        with closing(self._socket):
             limiter = self._limiter
             tokens = create_live_tokens(self._app)
             asgi_app = build(self._app, self.bind, tokens, self._neighbors)
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
         self._on_ready = on_ready
         self._stopping = asyncio.Event()
 
-    @contextlib.contextmanager
+    @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
@@ -196,7 +196,7 @@ def _raise_file_limit() -> int:
     wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(WANTED_OPEN_FILES, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return WANTED_OPEN_FILES
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return soft

@@ -9,9 +9,9 @@ front of the session ID, and sends all requests of the session to the same repli
 """
 
 import asyncio
-import contextlib
 import re
 from collections import OrderedDict
+from contextlib import closing
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -167,7 +167,7 @@ class McpEndpoint:
         return client.session is not None and await self._manager.end_session(client.session)
 
     async def _run(self) -> None:
-        with contextlib.closing(self._server):
+        with closing(self._server):
             async with self._manager.run():
                 self._is_ready.set()
                 await asyncio.Event().wait()

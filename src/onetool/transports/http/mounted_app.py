@@ -4,8 +4,8 @@ It is what `onetool serve --http` serves: MCP, the REST API and the admin UI, wi
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class AsgiApp:
         running = await self._start()
         await running.handle({**scope, **_strip_prefix(scope)}, receive, send)
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def lifespan(self, _outer: object = None) -> AsyncIterator[None]:
         """Keep OneTool open until the block ends. It has the signature of `lifespan=` of FastAPI and Starlette."""
         running = await self._start()

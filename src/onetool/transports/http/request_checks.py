@@ -1,9 +1,9 @@
 """Checks of the head of a request, before authentication: size, host, origin, path, and signs of a proxy."""
 
-import functools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from starlette.datastructures import Headers
@@ -163,7 +163,7 @@ def find_proxy_header(headers: Headers) -> str | None:
     return None
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _is_proxy_header(name: str) -> bool:
     return name in PROXY_HEADERS or name.startswith(PROXY_HEADER_PREFIXES)
 

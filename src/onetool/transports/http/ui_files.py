@@ -3,11 +3,11 @@
 The UI gets its data from the public REST API. The files are read once, on the first request.
 """
 
-import functools
 import gzip
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -55,7 +55,7 @@ class _File:
 
 
 def routes() -> list[Route]:
-    @functools.cache
+    @cache
     def load_files() -> dict[str, _File]:
         return {
             name: _File.of(name, file.read_bytes())

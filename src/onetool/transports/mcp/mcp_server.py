@@ -5,10 +5,17 @@ started after the client has received the tool list, so that they do not delay t
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    suppress,
+)
 from functools import partial
 from typing import Any
 
@@ -129,7 +136,7 @@ RUN = types.Tool(
 )
 
 
-def forward_sdk_logging(log: EventLog) -> contextlib.AbstractContextManager[None]:
+def forward_sdk_logging(log: EventLog) -> AbstractContextManager[None]:
     """Forward warnings of the SDK to the log."""
     return forward_logging(log, "mcp.server", "mcp.server", "mcp.shared", level=logging.WARNING)
 
@@ -167,7 +174,7 @@ class OneToolServer(Server[Any]):
         self._resources, self._prompts = ToolResources(app, self._exposed), SnippetPrompts(app, self._exposed)
         self._changes = ChangeNotifier(self._resources.watch)
         self._known = self._get_state()
-        self._open = contextlib.ExitStack()
+        self._open = ExitStack()
         if forwards_logging:
             self._open.enter_context(forward_sdk_logging(app.log))
         self._open.callback(self._exposed.close)
@@ -267,7 +274,7 @@ class OneToolServer(Server[Any]):
         except QueueFull as error:
             return _text(error.message, is_error=True)
 
-    def _take_turn(self, context: Any, *, is_run: bool) -> contextlib.AbstractAsyncContextManager[None]:
+    def _take_turn(self, context: Any, *, is_run: bool) -> AbstractAsyncContextManager[None]:
         """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of all its clients."""
         client = self._note(context)
         if client is not None and self._queue is not None and is_run:
@@ -381,7 +388,7 @@ async def _set_log_level(context: Any, params: types.SetLevelRequestParams) -> t
     return types.EmptyResult()
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def _report_progress(progress: Progress | None, output: RunOutput) -> AsyncIterator[None]:
     """Send output as progress messages within 100 ms, if the client asked for progress, while the block runs.
 
@@ -403,7 +410,7 @@ async def _report_progress(progress: Progress | None, output: RunOutput) -> Asyn
     async def report() -> None:
         nonlocal printed
         while True:
-            with contextlib.suppress(TimeoutError):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_SECONDS):
                     await has_output.wait()
             has_output.clear()
@@ -450,7 +457,7 @@ async def record_session(app: OneTool, own_tokens: int, agent: str = "default", 
 
 
 async def serve_stdio(app: OneTool) -> None:
-    with contextlib.closing(OneToolServer(app)) as server:
+    with closing(OneToolServer(app)) as server:
         app.runs.continue_paused()
         async with watching(app):
             await serve_connection(app, server, protocol_streams)

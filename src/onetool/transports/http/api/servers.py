@@ -1,8 +1,8 @@
 """`/api/servers`: upstream servers, their state, their definitions in the settings, and changed tools."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -103,7 +103,7 @@ class ServerHandlers:
 
     async def _load_cached(self, name: str) -> None:
         """Load the known tools of a server. Tools that cannot be used must not hide the server."""
-        with contextlib.suppress(ToolError, ValueError):
+        with suppress(ToolError, ValueError):
             await self._upstream(name).main.load_cached()
 
     def _describe(self, name: str, item: SettingsItem) -> ServerStatus:

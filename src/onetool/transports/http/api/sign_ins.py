@@ -4,9 +4,9 @@ The callback needs no token, because the authorization server sends the browser 
 a sign-in that waits, and in the browser that started it.
 """
 
-import contextlib
 import html
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -129,7 +129,7 @@ class SignInHandlers:
         app = self._api.app
         name = identity.target.name
         if name in app.settings.servers and app.settings.servers[name].enabled:
-            with anyio.move_on_after(LIST_SECONDS), contextlib.suppress(ToolError):
+            with anyio.move_on_after(LIST_SECONDS), suppress(ToolError):
                 await app.servers.upstream(name).list_as(identity)
 
     async def get_client_document(self, _request: Request) -> Response:
