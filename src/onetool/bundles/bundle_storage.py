@@ -5,7 +5,7 @@ process that finds the index missing or damaged rebuilds it. All files are compa
 background. If the index cannot be written, because the disk is full or read-only, readers use an index in memory.
 
 Files are replaced atomically, and a mark shows that a write was interrupted. Slow operations, writing and syncing,
-happen before and after the lock is held. Methods with a `WriteMark` parameter require the lock.
+happen before and after the lock is held. Methods that change files are called in `writing`.
 """
 
 import os
@@ -20,7 +20,7 @@ from typing import TypeVar
 from onetool.bundles import filesystem
 from onetool.bundles.bundle_index import BundleIndex, IndexMissing, increment_version
 from onetool.bundles.filenames import BUNDLE_FILE, directory_names, parse_id, tool_file_names
-from onetool.bundles.filesystem import NewFile, Scratch, sync_directory
+from onetool.bundles.filesystem import Scratch, sync_directory
 from onetool.bundles.records import BundleFile, ToolFile, Unreadable
 from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteMark
@@ -131,20 +131,20 @@ class BundleDirectory:
         return slugs
 
     @contextmanager
-    def writing(self) -> Iterator[WriteMark]:
+    def writing(self) -> Iterator[None]:
         """Hold the lock, with an index that agrees with the files; if it cannot be written, with one in memory."""
-        with self.converting_errors(), self._hold_lock() as mark:
+        with self.converting_errors(), self._hold_lock():
             try:
-                self._repair(mark)
+                self._repair()
                 self._memory_until = float("-inf")
             except (OSError, sqlite3.Error) as error:
                 if _is_locked(error):
                     raise
                 self._use_memory(error)
-            yield mark
+            yield
         self._start_rescan()
 
-    def new_file(self, content: bytes) -> NewFile:
+    def new_file(self, content: bytes) -> Path:
         """Write a new file to the scratch directory. The caller holds the lock."""
         self.open_scratch()
         return self.scratch.write(content)
@@ -154,36 +154,40 @@ class BundleDirectory:
             self.scratch.open()
 
     @contextmanager
-    def _hold_lock(self) -> Iterator[WriteMark]:
+    def _hold_lock(self) -> Iterator[None]:
         """Hold the lock of the store; the thread that already holds it continues."""
-        if (mark := getattr(self._thread, "mark", None)) is not None:
-            yield mark
+        if getattr(self._thread, "mark", None) is not None:
+            yield
             return
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._store_lock.hold() as mark:
-            self._thread.mark = mark
-            try:
-                yield mark
-            finally:
-                self._thread.mark = None
+        with self._store_lock.hold() as mark, self._using(mark):
+            yield
         self.index.checkpoint()
+
+    @contextmanager
+    def _using(self, mark: WriteMark) -> Iterator[None]:
+        self._thread.mark = mark
+        try:
+            yield
+        finally:
+            self._thread.mark = None
 
     def refresh(self, paths: list[str]) -> None:
         """Read these files again, because they were changed outside the store."""
         try:
-            with self.writing() as mark:
-                self.sync(mark, paths)
+            with self.writing():
+                self.sync(paths)
         except BundleError as error:
             if error.fields.get("code") != STORAGE:
                 raise
             self._use_memory(error)
 
-    def sync(self, mark: WriteMark, paths: list[str]) -> None:
+    def sync(self, paths: list[str]) -> None:
         """Bring the index up to date with these files and finish the write. The caller holds the lock."""
         try:
-            self._update_index(mark, {*paths, *self._list_stale(mark)})
+            self._update_index({*paths, *self._list_stale()})
         except (OSError, sqlite3.Error, IndexMissing) as error:  # the mark stays for the next process
-            mark.is_stale = True
+            self._thread.mark.is_stale = True
             self._use_memory(error)
 
     def increment_version(self) -> None:
@@ -218,32 +222,33 @@ class BundleDirectory:
         if self._store_lock.has_mark:
             with self.converting_errors(), self._store_lock.try_hold() as mark:
                 if mark is not None:
-                    self._repair(mark)
+                    with self._using(mark):
+                        self._repair()
 
-    def _repair(self, mark: WriteMark) -> None:
+    def _repair(self) -> None:
         try:
             with self.index.connection():
                 pass
-            if mark.is_stale:
-                paths = self._list_stale(mark)
+            if self._thread.mark.is_stale:
+                paths = self._list_stale()
                 for path in paths:
                     if path.endswith(f"/{BUNDLE_FILE}"):
                         with suppress(OSError):  # it is not empty, so it was not being created or deleted
                             (self.root / path).parent.rmdir()
-                self._update_index(mark, paths)
+                self._update_index(paths)
         except (IndexMissing, sqlite3.DatabaseError) as error:
             if not _is_index_damaged(error):
                 raise
             self._rebuild()
 
-    def _update_index(self, mark: WriteMark, paths: Iterable[str]) -> None:
+    def _update_index(self, paths: Iterable[str]) -> None:
         with self.index.writing() as database:
             self._index_sync.update(database, sort_paths(paths))
-        mark.finish()
+        self._thread.mark.finish()
 
-    def _list_stale(self, mark: WriteMark) -> list[str]:
+    def _list_stale(self) -> list[str]:
         """Return the files with which the index may disagree."""
-        if not mark.is_stale:
+        if not self._thread.mark.is_stale:
             return []
         with self.index.reading() as database:
             return self._index_sync.find_differences(database, Event())
@@ -279,12 +284,12 @@ class BundleDirectory:
 
     # --- writes without the lock --------------------------------------------------------------------------------------
 
-    def write(self, contents: Sequence[bytes]) -> list[NewFile]:
+    def write(self, contents: Sequence[bytes]) -> list[Path]:
         """Write new files to the scratch directory, all or none."""
         if not self.scratch.is_open:
             with self.writing():
                 self.open_scratch()
-        written: list[NewFile] = []
+        written: list[Path] = []
         try:
             with self.converting_errors():
                 for content in contents:
@@ -301,7 +306,7 @@ class BundleDirectory:
 
     # --- writes of tools ------------------------------------------------------------------------------------------
 
-    def add_tools(self, mark: WriteMark, directory: str, files: Sequence[ToolFile], written: Sequence[NewFile]) -> None:
+    def add_tools(self, directory: str, files: Sequence[ToolFile], written: Sequence[Path]) -> None:
         self._reject_link(directory)
         names = [tool_file_names(file.slug, file.version) for file in files]
         paths = [f"{directory}/{name}" for several in names for name in several]
@@ -309,30 +314,30 @@ class BundleDirectory:
             if os.path.lexists(self.root / path):
                 raise _unreadable_file_error(path)
         moved: list[str] = []
-        with self._changing(mark, paths):
+        with self._changing(paths):
             try:
                 for new, several in zip(written, names, strict=True):
-                    moved.append(new.move(self.root / directory, several))
+                    moved.append(filesystem.move(new, self.root / directory, several))
             except OSError:
                 for name in moved:
                     with suppress(OSError):
                         (self.root / directory / name).unlink()
                 raise
 
-    def replace(self, mark: WriteMark, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes) -> None:
         self._reject_link(path.partition("/")[0])
         new = self.new_file(content)
-        with self._changing(mark, [path], new):
-            new.move(self.root, [path])
+        with self._changing([path], new):
+            filesystem.move(new, self.root, [path])
 
-    def delete(self, mark: WriteMark, path: str) -> None:
+    def delete(self, path: str) -> None:
         self._reject_link(path.partition("/")[0])
-        with self._changing(mark, [path]):
+        with self._changing([path]):
             (self.root / path).unlink(missing_ok=True)
 
     # --- writes of bundles ----------------------------------------------------------------------------------------
 
-    def find_directory(self, mark: WriteMark, bundle_id: str) -> str | None:
+    def find_directory(self, bundle_id: str) -> str | None:
         """Return the directory of a bundle, even of one that was just added by hand."""
         directory = self._read_directory(bundle_id)
         if directory is not None:
@@ -341,22 +346,22 @@ class BundleDirectory:
             if parse_id(place.name) == bundle_id:
                 if not is_directory(place):
                     raise _unreadable_file_error(place.name)
-                self.sync(mark, [f"{place.name}/{BUNDLE_FILE}"])
+                self.sync([f"{place.name}/{BUNDLE_FILE}"])
                 if self._read_directory(bundle_id) is None and any(place.iterdir()):
                     raise _unreadable_file_error(f"{place.name}/{BUNDLE_FILE}")
                 return place.name
         return None
 
-    def put_bundle(self, mark: WriteMark, directory: str | None, file: BundleFile) -> str:
+    def put_bundle(self, directory: str | None, file: BundleFile) -> str:
         """Write a bundle and return its directory, which is created if necessary."""
         if directory:
             self._reject_link(directory)
         new = self.new_file(file.text())
         names = (directory,) if directory else directory_names(file.slug, file.id)
         paths = [f"{name}/{BUNDLE_FILE}" for name in names]
-        with self._changing(mark, paths, new):
+        with self._changing(paths, new):
             made = self._make_directory(names)
-            new.move(self.root / made, [BUNDLE_FILE])
+            filesystem.move(new, self.root / made, [BUNDLE_FILE])
         return made
 
     def _make_directory(self, names: Sequence[str]) -> str:
@@ -369,24 +374,24 @@ class BundleDirectory:
         (self.root / last).mkdir(mode=0o700, exist_ok=True)
         return last
 
-    def remove_bundle(self, mark: WriteMark, directory: str) -> None:
+    def remove_bundle(self, directory: str) -> None:
         """Remove a bundle, unless its directory contains other files."""
         place = self.root / directory
         if [entry.name for entry in place.iterdir()] != [BUNDLE_FILE]:
             return
-        with self._changing(mark, [f"{directory}/{BUNDLE_FILE}"]):
+        with self._changing([f"{directory}/{BUNDLE_FILE}"]):
             (place / BUNDLE_FILE).unlink()
             with suppress(OSError):  # another file was just added
                 place.rmdir()
 
     @contextmanager
-    def _changing(self, mark: WriteMark, paths: list[str], *written: NewFile) -> Iterator[None]:
+    def _changing(self, paths: list[str], *written: Path) -> Iterator[None]:
         """Change these files in this block. The index is updated after it."""
-        mark.begin()
+        self._thread.mark.begin()
         try:
             yield
         finally:
-            self.sync(mark, paths)
+            self.sync(paths)
             self.scratch.drop(written)
 
     def _reject_link(self, directory: str) -> None:

@@ -21,7 +21,6 @@ from onetool.bundles.paging import PageTokens
 from onetool.bundles.reader import BundleReader, UsageCounts, to_stored_tool
 from onetool.bundles.records import BundleFile, ToolFile
 from onetool.bundles.rows import BUNDLE, BundleRow, ToolRow
-from onetool.bundles.store_lock import WriteMark
 from onetool.bundles.sync import list_problems
 from onetool.errors import BundleError
 from onetool.state.sealing import PageKey
@@ -73,8 +72,8 @@ class BundleStore(BundleReader):
         bundle_id = rules.check_id(bundle_id)
         self._reject_built_in(self._find_bundle(bundle_id))
         checked = BundleDraft.of(draft)
-        with self._directory.writing() as mark:
-            directory = self._directory.find_directory(mark, bundle_id)
+        with self._directory.writing():
+            directory = self._directory.find_directory(bundle_id)
             current = self._find_bundle(bundle_id)
             check(current.to_bundle() if current is not None and current.deleted_at is None else None)
             other = self._find_bundle_by("slug", checked.slug)
@@ -85,7 +84,7 @@ class BundleStore(BundleReader):
                 file = BundleFile.new(bundle_id, checked, self._clock())
             else:
                 file = current.file().replace_with(checked, self._clock())
-            directory = self._directory.put_bundle(mark, directory, file)
+            directory = self._directory.put_bundle(directory, file)
         self._directory.sync_directories(directory, ".")
         return file.to_bundle(built_in=False), is_new
 
@@ -93,32 +92,32 @@ class BundleStore(BundleReader):
         """Enable or disable a bundle. `switch` may be the raw body of a PATCH request, which is validated."""
         row = self._get_bundle(bundle_id)
         is_enabled = store_errors.check_switch(switch, row)
-        with self._directory.writing() as mark:
+        with self._directory.writing():
             row = self._get_bundle(bundle_id)
             check(row.to_bundle())
             if row.built_in:
-                self._set_built_in_enabled(mark, "bundles", row.id, is_enabled=is_enabled)
+                self._set_built_in_enabled("bundles", row.id, is_enabled=is_enabled)
             elif bool(row.enabled) != is_enabled:
                 file = row.file().model_copy(update={"is_enabled": is_enabled})
-                self._directory.put_bundle(mark, row.directory, file)
+                self._directory.put_bundle(row.directory, file)
         self._directory.sync_directories(row.directory, ".")
         return self.get_bundle(bundle_id)
 
     def delete_bundle(self, bundle_id: str, check: Check = allow_any) -> None:
         """Delete a bundle. It can be restored for two days, unless the disk is too full to record the deletion."""
         self._reject_built_in(self._get_bundle(bundle_id))
-        with self._directory.writing() as mark:
+        with self._directory.writing():
             row = self._get_bundle(bundle_id)
             check(row.to_bundle())
             self._reject_non_empty(row)
             file = row.file().model_copy(update={"soft_deleted_at": self._clock()})
             try:
                 with self._directory.converting_errors():
-                    self._directory.put_bundle(mark, row.directory, file)
+                    self._directory.put_bundle(row.directory, file)
             except BundleError as error:
                 if not is_full(error):
                     raise
-                self._directory.remove_bundle(mark, row.directory)
+                self._directory.remove_bundle(row.directory)
         self._directory.sync_directories(row.directory, ".")
 
     # --- tools -------------------------------------------------------------------------------------------------
@@ -174,13 +173,13 @@ class BundleStore(BundleReader):
         contents = [store_errors.check_content(number, file) for number, file in enumerate(files)]
         written = self._directory.write(contents)
         try:
-            with self._directory.writing() as mark:
+            with self._directory.writing():
                 bundle = self._get_writable_bundle(bundle_id, may_be_disabled=may_be_disabled)
                 self._reject_duplicates(bundle_id, files, check)
                 stored = self._directory.read(lambda database: read_meta(database, "tools"))
                 if stored + len(files) > self._max_tools:
                     raise store_errors.too_many_tools(stored, self._max_tools)
-                self._directory.add_tools(mark, bundle.directory, files, written)
+                self._directory.add_tools(bundle.directory, files, written)
         finally:
             self._directory.scratch.drop(written)
         self._directory.sync_directories(bundle.directory)
@@ -195,26 +194,26 @@ class BundleStore(BundleReader):
         if not bundle.built_in:
             self._reject_disabled(bundle)
         is_enabled = store_errors.check_switch(switch, bundle)
-        with self._directory.writing() as mark:
+        with self._directory.writing():
             bundle, row = self._get_tool(bundle_id, slug, version)
             self._reject_disabled(bundle)
             check(self._to_tools([row])[0])
             file = row.content()
             if bundle.built_in:
-                self._set_built_in_enabled(mark, "tools", row.id, is_enabled=is_enabled)
+                self._set_built_in_enabled("tools", row.id, is_enabled=is_enabled)
             elif file.is_enabled != is_enabled:
                 changed = file.model_copy(update={"is_enabled": is_enabled})
-                self._directory.replace(mark, f"{bundle.directory}/{row.file}", changed.text())
+                self._directory.replace(f"{bundle.directory}/{row.file}", changed.text())
         self._directory.sync_directories(bundle.directory, ".")
         return self.get_tool(bundle_id, slug, version)
 
     def delete_tool(self, bundle_id: str, slug: str, version: str, check: Check = allow_any) -> None:
         bundle, _ = self._get_tool(bundle_id, slug, version)
         self._reject_built_in(bundle)
-        with self._directory.writing() as mark:
+        with self._directory.writing():
             bundle, row = self._get_tool(bundle_id, slug, version)
             check(self._to_tools([row])[0])
-            self._directory.delete(mark, f"{bundle.directory}/{row.file}")
+            self._directory.delete(f"{bundle.directory}/{row.file}")
         self._directory.sync_directories(bundle.directory)
 
     # --- maintenance -------------------------------------------------------------------------------------------
@@ -240,10 +239,10 @@ class BundleStore(BundleReader):
         if not self._clock_watch.is_reliable():
             return
         for row in self._select(BundleRow, f"{BUNDLE} where deleted_at <= ?", self._expiry_limit()):
-            with self._directory.writing() as mark:
+            with self._directory.writing():
                 current = self._find_bundle(row.id)
                 if current is not None and self._is_expired(current):
-                    self._directory.remove_bundle(mark, current.directory)
+                    self._directory.remove_bundle(current.directory)
             self._directory.sync_directories(".")
 
     def close(self) -> None:
@@ -284,7 +283,7 @@ class BundleStore(BundleReader):
                 raise store_errors.duplicate(number, *pair)
             seen.add(pair)
 
-    def _set_built_in_enabled(self, mark: WriteMark, table: str, item_id: str, *, is_enabled: bool) -> None:
+    def _set_built_in_enabled(self, table: str, item_id: str, *, is_enabled: bool) -> None:
         states = self._builtins.render_states(table, item_id, enabled=is_enabled)
-        self._directory.replace(mark, STATES_FILE, states)
+        self._directory.replace(STATES_FILE, states)
         self._directory.increment_version()  # the index does not contain the enabled states of built-in bundles

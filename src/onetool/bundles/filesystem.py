@@ -72,26 +72,19 @@ def _read_all(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class NewFile:
-    """A file that is written and synced, but not yet in its place."""
-
-    path: Path
-    stamp: Stamp
-
-    def move(self, directory: Path, names: Iterable[str]) -> str:
-        """Move it to its place, under the first of the names that the file system accepts."""
-        *better, last = names
-        for name in better:
-            try:
-                self.path.replace(directory / name)
-            except OSError as error:
-                if error.errno not in _BAD_NAME:
-                    raise
-            else:
-                return name
-        self.path.replace(directory / last)
-        return last
+def move(file: Path, directory: Path, names: Iterable[str]) -> str:
+    """Move a new file to its place, under the first of the names that the file system accepts."""
+    *better, last = names
+    for name in better:
+        try:
+            file.replace(directory / name)
+        except OSError as error:
+            if error.errno not in _BAD_NAME:
+                raise
+        else:
+            return name
+    file.replace(directory / last)
+    return last
 
 
 class Scratch:
@@ -119,7 +112,8 @@ class Scratch:
         try_lock(self._owner)
         self._directory = directory
 
-    def write(self, content: bytes) -> NewFile:
+    def write(self, content: bytes) -> Path:
+        """Write and sync a new file."""
         assert self._directory is not None
         path = self._directory / f"{os.urandom(8).hex()}.new"
         try:
@@ -127,15 +121,15 @@ class Scratch:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                return NewFile(path, Stamp.of(os.fstat(file.fileno())))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+        return path
 
-    def drop(self, files: Iterable[NewFile]) -> None:
+    def drop(self, files: Iterable[Path]) -> None:
         for file in files:
             with suppress(OSError):
-                file.path.unlink()
+                file.unlink()
 
     def close(self) -> None:
         if self._directory is not None:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.bundle_storage import BundleDirectory
-from onetool.bundles.store_lock import WriteMark
 from onetool.errors import StorageError
 from onetool.state.documents import DELETED, PUT, Documents
 from onetool.state.keys import VARIABLE
@@ -60,31 +59,31 @@ class BundleMirror(BundleDirectory):
         return super().read(work)
 
     @contextmanager
-    def writing(self) -> Iterator[WriteMark]:
+    def writing(self) -> Iterator[None]:
         """Hold the locks of the copy and of the database, with a copy that is current. Commit at the end."""
         if getattr(self._thread, "touched", None) is not None:
-            with super().writing() as mark:
-                yield mark
+            with super().writing():
+                yield
             return
         self._documents.load()
-        with super().writing() as mark, self._database.transaction() as transaction:
+        with super().writing(), self._database.transaction() as transaction:
             transaction.lock(LOCK)
-            rejected = self._pull(transaction, mark)
+            rejected = self._pull(transaction)
             touched = self._thread.touched = set[str]()
             try:
-                yield mark
+                yield
                 generation = self._push(transaction, touched) if touched else None
             finally:
                 self._thread.touched = None
         if generation is not None:
             self._write_state(CopyState(generation, [path for path in rejected if path not in touched]))
 
-    def sync(self, mark: WriteMark, paths: list[str]) -> None:
+    def sync(self, paths: list[str]) -> None:
         touched = getattr(self._thread, "touched", None)
         if touched is not None:
             touched.update(paths)
             (self.root / STATE).unlink(missing_ok=True)
-        super().sync(mark, paths)
+        super().sync(paths)
 
     @property
     def problems(self) -> list[Problem]:
@@ -110,12 +109,12 @@ class BundleMirror(BundleDirectory):
         rows = self._database.select(GENERATION)
         if self._read_state() != CopyState(int(rows[0][0]) if rows else 0, []):
             self._documents.load()
-            with super().writing() as mark, self._database.transaction() as transaction:
+            with super().writing(), self._database.transaction() as transaction:
                 transaction.lock(LOCK)
-                self._pull(transaction, mark)
+                self._pull(transaction)
         self._seen = number
 
-    def _pull(self, transaction: Statements, mark: WriteMark) -> list[str]:
+    def _pull(self, transaction: Statements) -> list[str]:
         """Bring the copy up to date, and return the files whose rows are not authentic. They are not in the copy."""
         row = transaction.execute(GENERATION).fetchone()
         generation = int(row[0]) if row else 0
@@ -130,7 +129,7 @@ class BundleMirror(BundleDirectory):
             contents, rejected = self._find_changes(transaction, state)
         if STATES_FILE in rejected:
             contents[STATES_FILE] = UNKNOWN_STATES
-        self._apply(mark, contents)
+        self._apply(contents)
         self._write_state(CopyState(generation, rejected))
         return rejected
 
@@ -172,10 +171,10 @@ class BundleMirror(BundleDirectory):
         bundles = (file.relative_to(self.root).as_posix() for file in self.root.glob("[!.]*/*.json"))
         return [*bundles, *(name for name in (STATES_FILE, KEY) if (self.root / name).exists())]
 
-    def _apply(self, mark: WriteMark, contents: Mapping[str, bytes]) -> None:
+    def _apply(self, contents: Mapping[str, bytes]) -> None:
         (self.root / STATE).unlink(missing_ok=True)
         indexed = [path for path in contents if "/" in path]
-        mark.begin()
+        self._thread.mark.begin()
         for path, content in contents.items():
             file = self.root / path
             if content != DELETED:
@@ -185,7 +184,7 @@ class BundleMirror(BundleDirectory):
                 file.unlink(missing_ok=True)
                 with suppress(OSError):  # other files are left
                     file.parent.rmdir()
-        super().sync(mark, indexed)
+        super().sync(indexed)
         if STATES_FILE in contents:
             self.increment_version()
 
