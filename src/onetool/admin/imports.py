@@ -17,11 +17,10 @@ from onetool.app import OneTool
 from onetool.bundles import BundleStore, archive, importer
 from onetool.bundles.difference import BundleDifference
 from onetool.bundles.imported import BundleImport, list_missing_hosts
-from onetool.bundles.importer import ImportResult
+from onetool.bundles.importer import ImportResult, UpdateOptions
 from onetool.bundles.model import Bundle
 from onetool.bundles.owner_marks import keep_disabled
 from onetool.bundles.secret_bindings import SecretUse, normalize_origin
-from onetool.bundles.update_plan import UpdateOptions
 from onetool.core.context import Permission
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules

@@ -5,21 +5,22 @@ directory at once. If several errors apply, the first of these is raised: malfor
 body, duplicate.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 
 from onetool.backends.http import credentials
-from onetool.bundles import rules, store_errors
+from onetool.bundles import rules
 from onetool.bundles.builtins import STATES_FILE, BuiltIns
 from onetool.bundles.bundle_index import read_meta
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
-from onetool.bundles.model import Bundle, BundleDraft, StoredTool, ToolDraft, check_depth, now
+from onetool.bundles.model import Bundle, BundleDraft, StoredTool, Switch, ToolDraft, check_depth, now
 from onetool.bundles.paging import PageTokens
 from onetool.bundles.reader import BundleReader, UsageCounts, to_stored_tool
-from onetool.bundles.records import BundleFile, ToolFile
+from onetool.bundles.records import MAX_FILE_BYTES, BundleFile, ToolFile
 from onetool.bundles.rows import BUNDLE, BundleRow, ToolRow
 from onetool.bundles.sync import list_problems
 from onetool.errors import BundleError
@@ -78,7 +79,10 @@ class BundleStore(BundleReader):
             check(current.to_bundle() if current is not None and current.deleted_at is None else None)
             other = self._find_bundle_by("slug", checked.slug)
             if other is not None and other.id != bundle_id:
-                raise store_errors.slug_taken(checked.slug, other.id)
+                message = f"slug {checked.slug!r} is already used by bundle {other.id}"
+                details = {"slug": checked.slug, "bundle_id": other.id}
+                hint = "a slug is the name of a pack, so choose another"
+                raise BundleError(f"{message}; {hint}", code="slug_taken", details=details)
             is_new = current is None or self._is_expired(current)
             if current is None or is_new:
                 file = BundleFile.new(bundle_id, checked, self._clock())
@@ -91,7 +95,7 @@ class BundleStore(BundleReader):
     def set_bundle_enabled(self, bundle_id: str, switch: bool | Body, check: Check = allow_any) -> Bundle:
         """Enable or disable a bundle. `switch` may be the raw body of a PATCH request, which is validated."""
         row = self._get_bundle(bundle_id)
-        is_enabled = store_errors.check_switch(switch, row)
+        is_enabled = _check_switch(switch, row)
         with self._directory.writing():
             row = self._get_bundle(bundle_id)
             check(row.to_bundle())
@@ -142,14 +146,14 @@ class BundleStore(BundleReader):
         items = list(tools)
         bundle_id = rules.check_id(bundle_id)
         for number, (slug, version, _) in enumerate(items):
-            with store_errors.naming_item(number, slug, version):
+            with _naming_item(number, slug, version):
                 rules.check_slug(slug)
                 rules.check_version_label(version)
         self._get_writable_bundle(bundle_id, may_be_disabled=may_be_disabled)
         start = self._clock()
         files: list[ToolFile] = []
         for number, (slug, version, body) in enumerate(items):
-            with store_errors.naming_item(number, slug, version):
+            with _naming_item(number, slug, version):
                 draft = ToolDraft.of(self._restore_credentials(bundle_id, slug, body))
             moment = start + timedelta(microseconds=number)  # later than the previous one: there is always a newest
             files.append(ToolFile.new(self.new_id(), slug, version, draft, moment))
@@ -170,7 +174,7 @@ class BundleStore(BundleReader):
     def _store_new(
         self, bundle_id: str, files: Sequence[ToolFile], check: Check, *, may_be_disabled: bool
     ) -> list[StoredTool]:
-        contents = [store_errors.check_content(number, file) for number, file in enumerate(files)]
+        contents = [_check_content(number, file) for number, file in enumerate(files)]
         written = self._directory.write(contents)
         try:
             with self._directory.writing():
@@ -178,7 +182,9 @@ class BundleStore(BundleReader):
                 self._reject_duplicates(bundle_id, files, check)
                 stored = self._directory.read(lambda database: read_meta(database, "tools"))
                 if stored + len(files) > self._max_tools:
-                    raise store_errors.too_many_tools(stored, self._max_tools)
+                    message = f"the store holds {stored}, and bundles.maxTools allows {self._max_tools}"
+                    details = {"tools": stored, "max_tools": self._max_tools}
+                    raise BundleError(f"too many tools: {message}", code="too_large", details=details)
                 self._directory.add_tools(bundle.directory, files, written)
         finally:
             self._directory.scratch.drop(written)
@@ -193,7 +199,7 @@ class BundleStore(BundleReader):
         bundle, _ = self._get_tool(bundle_id, slug, version)
         if not bundle.built_in:
             self._reject_disabled(bundle)
-        is_enabled = store_errors.check_switch(switch, bundle)
+        is_enabled = _check_switch(switch, bundle)
         with self._directory.writing():
             bundle, row = self._get_tool(bundle_id, slug, version)
             self._reject_disabled(bundle)
@@ -261,17 +267,19 @@ class BundleStore(BundleReader):
 
     def _reject_built_in(self, row: BundleRow | None) -> None:
         if row is not None and row.built_in:
-            raise store_errors.built_in(row.id)
+            raise _built_in_error(row.id)
 
     def _reject_disabled(self, row: BundleRow) -> None:
         if not row.enabled:
-            raise store_errors.disabled(row.id, row.slug)
+            message = f"bundle {row.slug} is disabled; enable it before you change its tools"
+            raise BundleError(message, code="bundle_disabled", details={"bundle_id": row.id})
 
     def _reject_non_empty(self, row: BundleRow) -> None:
         directory = self._directory.root / row.directory
         files = [file for file in directory.glob("*.json") if file.name != BUNDLE_FILE]
         if files:
-            raise store_errors.not_empty(row.id, len(files))
+            message = f"bundle {row.id} is not empty; delete its tools first"
+            raise BundleError(message, code="bundle_not_empty", details={"bundle_id": row.id, "files": len(files)})
 
     def _reject_duplicates(self, bundle_id: str, files: Sequence[ToolFile], check: Check) -> None:
         seen: set[Pair] = set()
@@ -280,10 +288,47 @@ class BundleStore(BundleReader):
             row = self._find_version(bundle_id, *pair)
             check(self._to_tools([row])[0] if row else None)
             if row or pair in seen:
-                raise store_errors.duplicate(number, *pair)
+                message = f"tool {file.slug}@{file.version} already exists"
+                details = {"index": number, "slug": file.slug, "version": file.version}
+                hint = "a stored version never changes, so choose another"
+                raise BundleError(f"{message}; {hint}", code="duplicate", details=details)
             seen.add(pair)
 
     def _set_built_in_enabled(self, table: str, item_id: str, *, is_enabled: bool) -> None:
         states = self._builtins.render_states(table, item_id, enabled=is_enabled)
         self._directory.replace(STATES_FILE, states)
         self._directory.increment_version()  # the index does not contain the enabled states of built-in bundles
+
+
+def _built_in_error(bundle_id: str) -> BundleError:
+    message = f"bundle {bundle_id} is built in: it can be enabled and disabled, but not changed"
+    return BundleError(message, code="builtin_read_only", details={"bundle_id": bundle_id})
+
+
+@contextmanager
+def _naming_item(number: int, slug: str, version: str) -> Iterator[None]:
+    """Add the tool to the details of an error: its number in the request, its slug and its version."""
+    try:
+        yield
+    except BundleError as error:
+        details = {**error.details, "index": number, "slug": slug, "version": version}
+        raise BundleError(error.message, code=error.code, details=details) from None
+
+
+def _check_content(number: int, file: ToolFile) -> bytes:
+    """Return the content of a new file. Raise if it is too large."""
+    content = file.text()
+    if len(content) > MAX_FILE_BYTES:
+        message = f"tool {file.slug}@{file.version} is too large: {len(content)} bytes (at most {MAX_FILE_BYTES})"
+        details = {"index": number, "slug": file.slug, "version": file.version}
+        raise BundleError(message, code="too_large", details=details)
+    return content
+
+
+def _check_switch(switch: bool | JsonMapping, bundle: BundleRow) -> bool:
+    """Return whether to enable a bundle or its tool. Of a built-in one, any other field is rejected as read-only."""
+    if isinstance(switch, bool):
+        return switch
+    if bundle.built_in and set(switch) - {"isEnabled"}:
+        raise _built_in_error(bundle.id)
+    return Switch.of(switch).is_enabled

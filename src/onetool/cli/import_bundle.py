@@ -18,10 +18,9 @@ from onetool.admin.imports import ImportedBundle, import_document
 from onetool.app import OneTool
 from onetool.bundles.difference import FieldChange, ToolChange
 from onetool.bundles.imported import BundleImport
-from onetool.bundles.importer import read
+from onetool.bundles.importer import UpdateOptions, read
 from onetool.bundles.secret_bindings import SecretUse
 from onetool.bundles.source import bundles_directory
-from onetool.bundles.update_plan import UpdateOptions
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import identify_owner
 from onetool.cli.options import choose_stream, find_command_directories, print_json
