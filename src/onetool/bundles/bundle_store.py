@@ -56,13 +56,11 @@ class BundleStore(BundleReader):
 
         `builtin` is a directory with the layout of the store. It and the statistics are only read.
         """
-        super().__init__(
-            make_directory(directory, on_scanned=self.remove_expired),
-            BuiltIns(builtin, directory / STATES_FILE),
-            usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db")),
-            PageTokens(PageKey(directory / ".key").load),
-            clock,
-        )
+        self._directory = make_directory(directory, on_scanned=self.remove_expired)
+        self._builtins = BuiltIns(builtin, directory / STATES_FILE)
+        self._usage = usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db"))
+        self._tokens = PageTokens(PageKey(directory / ".key").load)
+        self._clock = clock
         self._max_tools = max_tools
         self._clock_watch = ClockWatch(lambda: clock().timestamp(), steady)
 

@@ -85,19 +85,11 @@ class UsageCounts:
 class BundleReader:
     """The bundles and tools of a directory and the built-in ones. Methods block on disk access."""
 
-    def __init__(
-        self,
-        directory: BundleDirectory,
-        builtins: BuiltIns,
-        usage: UsageCounts,
-        tokens: PageTokens,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._directory = directory
-        self._builtins = builtins
-        self._usage = usage
-        self._tokens = tokens
-        self._clock = clock
+    _directory: BundleDirectory
+    _builtins: BuiltIns
+    _usage: UsageCounts
+    _tokens: PageTokens
+    _clock: Callable[[], datetime]
 
     # --- one bundle --------------------------------------------------------------------------------------------
 
