@@ -64,7 +64,7 @@ async def set_pack_enabled(
     """Enable or disable a pack."""
     async with person.changing(app, "pack.patch", [name]) as facts, app.registry.switch_lock:
         pack = await get_pack(app, person, name)
-        on = Switch.of(switch).is_enabled
+        on = (await run_in_thread(Switch.of, switch)).is_enabled  # the body may be large
         server = app.settings.servers.get(pack.name)
         if on and pack.kind == "proxy" and server is not None and not server.enabled:
             message = f"server '{pack.name}' is disabled in onetool.yaml"

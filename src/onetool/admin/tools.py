@@ -222,7 +222,7 @@ async def set_tool_enabled(
 
     async with person.changing(app, "tool.patch", [name]) as facts, app.registry.switch_lock:
         tool = await catalog.find(name)
-        on = Switch.of(switch).is_enabled
+        on = (await run_in_thread(Switch.of, switch)).is_enabled  # the body may be large
         if tool.pack in app.state.disabled_tools.list_names():
             message = f"pack '{tool.pack}' is disabled: enable it first"
             raise AdminError("bundle_disabled", message, {"pack": tool.pack})
