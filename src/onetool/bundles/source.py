@@ -32,7 +32,7 @@ from onetool.core.schema import ANY_OBJECT
 from onetool.core.tool import Backend, Result, Tool
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
-from onetool.oauth.credential import ApiEndpoints, SignInTarget
+from onetool.oauth.credential import SignInTarget
 from onetool.oauth.sign_ins import SignIns, identify
 from onetool.oauth.token_source import TokenSource
 from onetool.paths import resolve_path
@@ -262,13 +262,12 @@ class BundleSource(ToolSource):
             return None
         origin, flow = flows[0]
         scopes = dict.fromkeys(scope for place, other in flows if place == origin for scope in other.scopes)
-        return self._make_target(name, origin, flow, tuple(scopes))
+        return self._make_target(name, origin, flow.model_copy(update={"scopes": tuple(scopes)}))
 
-    def _make_target(self, slug: str, origin: str, flow: "OAuthFlow", scopes: tuple[str, ...]) -> SignInTarget:
+    def _make_target(self, slug: str, origin: str, flow: "OAuthFlow") -> SignInTarget:
         pack = self._pack_settings(slug) or PackSettings()
-        endpoints = ApiEndpoints(flow.token_url, flow.authorization_url, flow.open_id_connect_url)
         settings = pack.auth or OAuth()
-        return SignInTarget(slug, origin, settings, tuple(pack.accounts), endpoints=endpoints, api_scopes=scopes)
+        return SignInTarget(slug, origin, settings, tuple(pack.accounts), endpoints=flow)
 
     def _pack_settings(self, slug: str) -> PackSettings | None:
         packs = self._loaded.settings.tools
@@ -456,7 +455,7 @@ class BundleSource(ToolSource):
         from onetool.backends.http.backend import HttpBackend
 
         def sign_in(flow: "OAuthFlow", origin: str, context: ToolContext) -> TokenSource:
-            target = self._make_target(stored.bundle_slug, origin, flow, flow.scopes)
+            target = self._make_target(stored.bundle_slug, origin, flow)
             return self._sign_ins.get_source(identify(target, context.account, context.agent_id))
 
         assert self._rates is not None  # a tool comes from a store

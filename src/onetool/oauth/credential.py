@@ -10,21 +10,13 @@ from onetool.errors import SignInRequired, StorageError
 from onetool.state.credentials import CredentialKey
 
 if TYPE_CHECKING:
+    from onetool.backends.http.definition import OAuthFlow
     from onetool.oauth.token_requests import TokenAnswer
     from onetool_child.json_types import JsonMapping
 
 MAX_MARGIN_SECONDS = 30.0  # before its expiry, a token is refreshed
 MARGIN_PART = 10  # the margin is at most this part of the lifetime
 MAX_LIFETIME_SECONDS = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class ApiEndpoints:
-    """The endpoints that the definition of an HTTP tool names, instead of those that discovery finds."""
-
-    token_url: str = ""
-    authorization_url: str = ""
-    openid_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +29,11 @@ class SignInTarget:
     accounts: tuple[str, ...] = ()
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     is_optional: bool = False  # whether requests without a sign-in are sent, because the settings do not ask for one
-    endpoints: ApiEndpoints | None = None
-    api_scopes: tuple[str, ...] = ()  # that the definition of an HTTP tool names
+    endpoints: "OAuthFlow | None" = None  # that the definition of an HTTP tool names, instead of discovered ones
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        return self.settings.scopes or self.api_scopes
+        return self.settings.scopes or (self.endpoints.scopes if self.endpoints is not None else ())
 
     def accepts_sign_in(self, challenge: str) -> bool:
         """Return whether a response with status 401 asks for a sign-in, and not for another value of a header."""

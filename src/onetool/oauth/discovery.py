@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
 
 import httpx2
@@ -26,10 +26,13 @@ from pydantic import AnyHttpUrl, BaseModel, ValidationError
 
 from onetool.errors import NetworkError, ToolError
 from onetool.net import Response
-from onetool.oauth.credential import ApiEndpoints, Credential, SignInTarget
+from onetool.oauth.credential import Credential, SignInTarget
 from onetool.oauth.guarded_http import PROBES, GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from onetool.backends.http.definition import OAuthFlow
 
 OK = 200
 UNAUTHORIZED = 401
@@ -251,7 +254,7 @@ class Discovery:
                 return ServerMetadata.parse(document, url, self._http, issuer=issuer, needs_pkce=needs_pkce)
         return None
 
-    async def _find_api_server(self, endpoints: ApiEndpoints) -> ServerMetadata:
+    async def _find_api_server(self, endpoints: "OAuthFlow") -> ServerMetadata:
         """Return the server of an API: that of the issuer in the settings, or what the definition of the tool names."""
         issuer = self._target.settings.issuer
         if issuer is not None:
@@ -259,7 +262,7 @@ class Discovery:
             return server or self._use_endpoints(issuer, endpoints)
         if endpoints.token_url:
             return self._use_endpoints(_read_origin(endpoints.token_url), endpoints)
-        url = endpoints.openid_url
+        url = endpoints.open_id_connect_url
         document = self._read_document(url, await self._http.get(url, "openIdConnectUrl"))
         if document is None:
             raise NetworkError(f"{url} has no metadata of a server", reason="protocol")
@@ -269,10 +272,10 @@ class Discovery:
             raise invalid_document(url, problem)
         return server
 
-    def _use_endpoints(self, issuer: str, endpoints: ApiEndpoints) -> ServerMetadata:
+    def _use_endpoints(self, issuer: str, endpoints: "OAuthFlow") -> ServerMetadata:
         """Return the endpoints that the definition of a tool names, which must be below the URL of the issuer."""
         if not _is_below(endpoints.token_url, issuer):
-            shown = quote(endpoints.token_url or endpoints.openid_url, MAX_SHOWN_CHARS)
+            shown = quote(endpoints.token_url or endpoints.open_id_connect_url, MAX_SHOWN_CHARS)
             message = f"{issuer} has no metadata, and {self._target.name} names {shown}, which is not below it"
             hint = f"check tools.{self._target.name}.auth.issuer"
             raise NetworkError(message, hint=hint, reason="host_not_allowed")
