@@ -22,6 +22,7 @@ from onetool.config.trust import trust
 from onetool.state.documents import DocumentFile, Documents
 
 SETTINGS = """
+http: {allowedHosts: [api.example.com]}
 servers: {github: {command: "false"}}
 agents: {reader: {permissions: [read]}}
 auth: {tokens: [{name: laptop, token_env: X}]}
@@ -103,6 +104,7 @@ def test_bash_inserts_names_as_words(home: Path) -> None:
         (("call", "mine.poke", "where", "=", "x", ""), ["hard="]),
         (("connect", "cu"), ["cursor"]),
         (("servers", "accept", ""), ["github"]),
+        (("hosts", "remove", ""), ["api.example.com"]),
         (("dev", ""), ["mine"]),
         (("search", "mac"), ["machine.cpu", "machine.disk", "machine.memory", "machine.now"]),
         (("daemon", ""), ["status", "stop", "restart", "logs"]),

@@ -303,7 +303,7 @@ def test_an_import_is_in_the_history_and_can_be_undone(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert records[1]["outcome"] == "ok"
     assert "ghp_0123456789" not in json.dumps(change) + (tmp_path / ".onetool" / "settings-history.json").read_text()
-    undone = run_cli(tmp_path, "settings", "undo")
+    undone = run_cli(tmp_path, "settings", "undo", "--yes")
     assert undone.returncode == 0, undone.stderr
     assert file.read_text() == old
 

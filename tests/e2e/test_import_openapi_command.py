@@ -210,7 +210,7 @@ def test_hosts_are_merged_and_the_rest_of_the_file_is_kept(tmp_path: Path) -> No
     assert "+    - pets.example.com" in done["diff"]
     changes = json.loads(run_cli(tmp_path, "settings", "history", "--json").stdout)["changes"]
     assert [change["action"] for change in changes] == ["secrets.allow", "hosts.change"]
-    undone = [run_cli(tmp_path, "settings", "undo", change["id"]) for change in changes]
+    undone = [run_cli(tmp_path, "settings", "undo", "--yes", change["id"]) for change in changes]
     assert "-  petstore:" in undone[0].stdout
     assert "-    - pets.example.com" in undone[1].stdout
     assert config.read_text("utf-8") == text

@@ -103,6 +103,19 @@ def run_command(app: App, *argv: str) -> Outcome:
         (("search", "xyzzyqwv"), 0),
         (("help", "machine.disk"), 0),
         (("help", "busy", "--json"), 0),
+        (("agents", "list"), 0),
+        (("agents", "list", "--json"), 0),
+        (("agents", "check", "fs.read('a')", "--agent", "careful"), 0),
+        (("agents", "check", "fs.write('a', 'b')", "--agent", "careful", "--json"), 3),
+        (("agents", "check", "fs.read('a')", "--agent", "nobody"), 1),
+        (("agents", "set", "night", "permissions=[read]", "--dry-run"), 0),
+        (("agents", "set", "night", "permissions=[fly]"), 1),
+        (("agents", "set", "night", "permissions"), 1),
+        (("agents", "remove", "nobody"), 1),
+        (("hosts", "list"), 0),
+        (("hosts", "list", "--json"), 0),
+        (("hosts", "add", "api.example.com", "--dry-run", "--json"), 0),
+        (("hosts", "remove", "api.example.com"), 1),
     ],
 )
 def test_a_command_prints_the_same_in_a_server(app: App, argv: tuple[str, ...], status: int) -> None:
@@ -112,6 +125,17 @@ def test_a_command_prints_the_same_in_a_server(app: App, argv: tuple[str, ...], 
     assert SECRET not in "".join(expected)
     if status == 0:
         assert "is not trusted" in expected[1 if argv[0] == "run" else 2]
+
+
+def test_an_edit_in_a_server_is_in_effect_when_the_command_ends(tmp_path: Path) -> None:
+    with open_application(tmp_path) as app:
+        status, printed, _ = execute(app, "agents", "set", "night", "permissions=[read]")
+        assert (status, "onetool settings undo" in printed) == (0, True)
+        assert app.onetool.settings.agents["night"].permissions == {"read"}
+        assert execute(app, "hosts", "add", "one.example.com")[0] == 0
+        assert execute(app, "hosts", "list")[1] == "one.example.com\n"
+        audited = (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8")
+        assert '"transport": "cli"' in audited or '"transport":"cli"' in audited
 
 
 def test_code_from_standard_input_is_sent_as_text(app: App) -> None:
@@ -193,6 +217,8 @@ def test_cancelling_the_command_cancels_the_run(app: App) -> None:
         ("tools", "--info", "much"),
         ("search", " "),
         ("search", "x", "--limit", "0"),
+        ("agents", "check", "fs.read(open('x'))"),
+        ("servers", "list"),
     ],
 )
 def test_the_client_handles_usage_errors_and_its_own_files(

@@ -240,7 +240,7 @@ def test_an_agent_edited_on_one_replica_is_enforced_on_all(replicas: list[Replic
     assert removed.returncode == 0, removed.stderr
     assert eventually(lambda: not any(map(can_count, replicas)))
     assert send(first, owner, "GET", "/api/agents/edited").status_code == 404
-    assert first.cli("settings", "undo").returncode == 0
+    assert first.cli("settings", "undo", "--yes").returncode == 0
     assert eventually(lambda: all(map(can_count, replicas)))
     assert "All replicas apply it" in removed.stdout
 

@@ -491,7 +491,9 @@ def test_a_new_user_manages_servers_agents_and_secrets(tmp_path: Path) -> None:
     run("secret", "delete", "TOKEN")
     changes = json.loads(run("settings", "history", "--json"))["changes"]
     assert [change["action"] for change in changes[:3]] == ["secrets.delete", "secrets.set", "agents.set"]
-    assert "calls: 5" in run("settings", "undo")
+    assert "nothing was undone: not confirmed" in run("settings", "undo", status=1)
+    assert settings().agents["reviewer"].budgets.calls is None
+    assert "calls: 5" in run("settings", "undo", "--yes")
     assert settings().agents["reviewer"].budgets.calls == 5
     run("servers", "remove", "echo")
     assert not settings().servers
@@ -502,6 +504,66 @@ def test_a_new_user_manages_servers_agents_and_secrets(tmp_path: Path) -> None:
     assert not settings().bundle_secrets
     assert "invalid slug" in run("secret", "allow", "A", "--bundle", "not a slug", "--host", "b.test", status=1)
     assert "user" in (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text()
+
+
+def test_hosts_are_added_and_removed_by_commands_and_over_rest(home: EditedHome) -> None:
+    configure(home.home, make_settings(home.home))
+
+    def run(*arguments: str, status: int = 0) -> str:
+        done = run_cli(home.home, "hosts", *arguments)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    before = home.get("/api/settings/hosts")["hosts"]
+    assert "+" in run("add", "one.example.com", "two.example.com", "--dry-run")
+    assert json.loads(run("list", "--json"))["hosts"] == before
+    run("add", "one.example.com", "two.example.com")
+    assert run("add", "one.example.com") == "Nothing to change.\n"
+    run("remove", "two.example.com")
+    assert "'two.example.com' is not an allowed host" in run("remove", "two.example.com", status=1)
+    assert "one.example.com" in run("list")
+    assert eventually(lambda: "one.example.com" in home.onetool.settings.http.allowed_hosts)
+    body = {"add": ["three.example.com"], "remove": ["one.example.com"]}
+    for scope, status in (("approve", 403), ("admin", 200), ("admin", 404)):
+        assert home.send("PATCH", "/api/settings/hosts", body, scope).status_code == status
+    assert json.loads(run("list", "--json"))["hosts"] == [*before, "three.example.com"]
+    assert home.send("PATCH", "/api/settings/hosts", {"add": ["127.0.0.1"]}, "admin").status_code == 403
+
+
+def test_the_history_has_changes_of_this_project_and_of_the_home_only(tmp_path: Path) -> None:
+    one, other = (tmp_path / name for name in ("one", "other"))
+
+    def run(project: Path, *arguments: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+        command = [PROGRAM, *arguments]
+        env = environment(tmp_path)
+        return subprocess.run(command, cwd=project, env=env, input=answer, capture_output=True, text=True, check=False)
+
+    for project in (one, other):
+        (project / ".onetool").mkdir(parents=True)
+        (project / ".onetool" / "onetool.yaml").write_text("aliases: {now: machine.now}\n", encoding="utf-8")
+        assert run(project, "trust", answer="yes\n").returncode == 0
+        done = run(project, "agents", "set", f"of-{project.name}", "permissions=[read]")
+        assert done.returncode == 0, done.stderr
+    run(one, "agents", "set", "of-home", "permissions=[read]", "--user")
+
+    def list_names(project: Path) -> list[str]:
+        history = run(project, "settings", "history", "--json").stdout
+        return [name for change in json.loads(history)["changes"] for name in change["names"]]
+
+    assert (list_names(one), list_names(other)) == (["of-home", "of-one"], ["of-home", "of-other"])
+    history = run(one, "settings", "history", "--json").stdout
+    of_home, of_one = json.loads(history)["changes"]
+    assert of_home["paths"] == [str(tmp_path / ".onetool" / "onetool.yaml")]
+    refused = run(other, "settings", "undo", of_one["id"], "--yes")
+    assert (refused.returncode, f"no change '{of_one['id']}'" in refused.stderr) == (1, True)
+    asked = run(one, "settings", "undo", of_one["id"], answer="no\n")
+    assert (asked.returncode, f"Undo this change of {of_one['paths'][0]}? [y/N]" in asked.stdout) == (1, True)
+    assert run(one, "settings", "undo", of_one["id"], answer="y\n").returncode == 0
+    assert "of-one" not in (one / ".onetool" / "onetool.yaml").read_text(encoding="utf-8")
+    assert "of-other" in (other / ".onetool" / "onetool.yaml").read_text(encoding="utf-8")
+    run(other, "agents", "set", "of-other", "permissions=[network]", "--user")
+    assert "of-other:" in (tmp_path / ".onetool" / "onetool.yaml").read_text(encoding="utf-8")
+    assert "network" not in (other / ".onetool" / "onetool.yaml").read_text(encoding="utf-8")
 
 
 def test_a_running_server_applies_changes_of_commands(home: EditedHome) -> None:

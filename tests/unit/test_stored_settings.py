@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,20 @@ import anyio
 import pytest
 from tests.postgres_support import PostgresServer, get_database, get_settings
 
+from onetool.admin import settings_edits
+from onetool.admin.person import Person
+from onetool.app import OneTool
 from onetool.cli.main import main
 from onetool.config.load import Loaded, load
 from onetool.config.settings_reader import SettingsReader, apply_stored, examine_settings
-from onetool.editing.attempts import make_edit
 from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
 from onetool.editing.rights import check_rights
 from onetool.editing.server_changes import ServerChanges
 from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
-from onetool.state.audit import AuditLog
-from onetool.state.file_kinds import AuditFile
 from onetool.state.opening import open_postgres
 from onetool.state.storage import State, StoredSettings
-from onetool.util.redact import Redactor
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 TEXT = """\
@@ -193,18 +191,22 @@ def test_values_are_bounded(home: Path, state: State) -> None:
 
 
 def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: State) -> None:
-    def add_tool(number: int) -> None:
+    async def add_tool(number: int) -> None:
         def plan(editor: SettingsEditor) -> PlannedEdit:
             tools = (editor.find("agents", "ops").value or {"tools": []})["tools"]
             return editor.plan("agents.set", [ItemChange("agents", "ops", {"tools": [*tools, f"t{number}"]})])
 
-        audit = AuditLog(AuditFile(home / f"audit-{number}.jsonl", str), Redactor(()))
-        open_one = partial(open_editor, home, state)
-        anyio.run(partial(make_edit, open_one, plan, audit, actor="ada", transport="cli"))
-        audit.close()
+        environment = {"ONETOOL_KEY": KEY}
+        examine = partial(examine_settings, environment, home, None, home)
+        async with OneTool(examine=examine, environment=environment) as app:
+            await settings_edits.edit(app, Person("ada", "owner", transport="cli"), plan, settings_edits.EditQuery())
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(add_tool, range(8)))
+    async def add_all() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(add_tool, number)
+
+    anyio.run(add_all)
     assert sorted(read(home, state).settings.agents["ops"].tools or ()) == [f"t{number}" for number in range(8)]
     assert len(open_editor(home, state).history.list_entries()) == 8
 

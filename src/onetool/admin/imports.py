@@ -12,6 +12,7 @@ from onetool.admin.errors import AdminError
 from onetool.admin.model import ApiModel, Count, Flag, Query, Text
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
+from onetool.admin.secrets import SecretUseInfo
 from onetool.admin.stored_tools import may_see
 from onetool.app import OneTool
 from onetool.bundles import BundleStore, archive, importer
@@ -20,7 +21,6 @@ from onetool.bundles.imported import BundleImport, list_missing_hosts
 from onetool.bundles.importer import ImportResult, UpdateOptions
 from onetool.bundles.model import Bundle
 from onetool.bundles.owner_marks import keep_disabled
-from onetool.bundles.secret_bindings import SecretUse, normalize_origin
 from onetool.core.context import Permission
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
@@ -44,21 +44,6 @@ class ImportQuery(Query):
     replace: list[str] = Field(default=[], description="Tool whose local edits the update replaces; repeatable")
     disable_removed: Flag = Field(default=False, description="Disable imported tools that the document lacks")
     url: Text = Field(default="", description="URL of the document, instead of a body. The host must be allowed")
-
-
-class SecretUseKey(ApiModel):
-    """A secret that tools of a bundle send to an origin."""
-
-    bundle: str
-    name: str
-    origin: str = Field(description="Such as `https://api.example.com`")
-
-    def to_use(self) -> SecretUse:
-        return SecretUse(self.bundle, self.name, normalize_origin(self.origin))
-
-
-class SecretUseInfo(SecretUseKey):
-    is_allowed: bool = Field(description="Whether an owner allowed it; if not, calls of these tools fail")
 
 
 class ImportedBundle(ApiModel):

@@ -3,8 +3,12 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
+from pydantic import Field
+
+from onetool.admin.model import ApiModel
 from onetool.app import OneTool
 from onetool.config.model import Agent
 from onetool.core.agents import DEFAULT
@@ -38,18 +42,13 @@ class CallText(NamedTuple):
     keywords: JsonObject
 
 
-class Verdict(NamedTuple):
-    """The decision about a call or a tool. `varies` is whether some arguments lead to another decision.
-
-    `note` says that the agent has a list of hosts, which does not limit this tool.
-    """
-
+class ToolVerdict(ApiModel):
     tool: str
     decision: Choice
     reason: str
     effects: str
-    varies: bool = False
-    note: str = ""
+    varies: bool = Field(description="Whether some arguments lead to another decision")
+    note: str = Field(default="", description="Whether the hosts of the agent do not limit the tool; empty if they do")
 
 
 def parse_call(text: str) -> CallText:
@@ -66,16 +65,13 @@ def parse_call(text: str) -> CallText:
 
 
 class PermissionCheck:
-    """The decisions about the calls of an agent, with its settings or with a draft of them."""
+    """The decisions about the calls of an agent with these settings, which may be a draft."""
 
-    def __init__(self, app: OneTool, name: str, draft: Agent | None = None) -> None:
+    def __init__(self, app: OneTool, name: str, agent: Agent) -> None:
         self._app = app
-        known = app.settings.agents
-        agent = draft or known.get(name)
-        self._context = app.runs.open_context(Caller(name if name in known or not draft else DEFAULT, is_owner=True))
-        assert agent is not None  # otherwise, the line above has raised
+        opened = name if name in app.settings.agents else DEFAULT
         self._context = replace(
-            self._context,
+            app.runs.open_context(Caller(opened, is_owner=True)),
             agent_id=name,
             permissions=agent.permissions,
             tools=agent.tools,
@@ -84,7 +80,7 @@ class PermissionCheck:
         )
         self._policy = Policy.from_settings(agent)
 
-    async def check_call(self, call: CallText) -> Verdict:
+    async def check_call(self, call: CallText) -> ToolVerdict:
         """Return the decision about a call."""
         await self._app.discover({python_name(call.name).partition(".")[0]})
         tool = await self._app.bus.resolve(call.name)
@@ -92,7 +88,7 @@ class PermissionCheck:
         args = tool.input.check(dict(bind(tool, call.positional, call.keywords, configured)))
         return self._decide(tool, args)
 
-    def list_tools(self, word: str = "") -> Iterator[Verdict]:
+    def list_tools(self, word: str = "") -> Iterator[ToolVerdict]:
         """Yield the decision about each tool whose name contains the word, without arguments, sorted by name.
 
         Blocks on disk access.
@@ -103,10 +99,10 @@ class PermissionCheck:
             if word in entry.name.casefold() and (tool := registry.get(entry.name)) is not None:
                 varies = bool(tool.argument_permissions) or self._policy.depends_on_arguments(tool)
                 varies = varies or _is_request_tool(tool)
-                yield self._decide(tool, NO_ARGUMENTS)._replace(varies=varies)
+                yield self._decide(tool, NO_ARGUMENTS, varies=varies)
 
-    def _decide(self, tool: Tool, args: JsonMapping) -> Verdict:
-        effects = describe_effects(tool, args)
+    def _decide(self, tool: Tool, args: JsonMapping, *, varies: bool = False) -> ToolVerdict:
+        make_verdict = partial(ToolVerdict, tool=tool.name, effects=describe_effects(tool, args), varies=varies)
         try:
             authorize(tool, args, self._context)
             account = choose_account(tool, self._context).account
@@ -115,13 +111,13 @@ class PermissionCheck:
                 for url in urls or ():
                     rules.check(url)
         except ToolError as error:
-            return Verdict(tool.name, "deny", error.message[:MAX_REASON_CHARS], effects)
+            return make_verdict(decision="deny", reason=error.message[:MAX_REASON_CHARS])
         decision, reason = self._policy.decide(tool, args, SessionLabels(), account)
         if self._policy.decide(tool, args, account=account).decision != decision:
             reason = LATER
         is_limited = urls is not None or self._context.hosts is None
         note = "" if is_limited or not NETWORKED & required_permissions(tool, args) else UNLIMITED
-        return Verdict(tool.name, decision, reason or NO_RULE, effects, note=note)
+        return make_verdict(decision=decision, reason=reason or NO_RULE, note=note)
 
 
 def _list_urls(tool: Tool, args: JsonMapping) -> list[str] | None:

@@ -101,13 +101,19 @@ class Person:
             _check_agent(app, self.agent)
 
     def changing(
-        self, app: OneTool, action: str, names: Iterable[str], *, frees_space: bool = False
+        self, app: OneTool, action: str, names: Iterable[str], *, frees_space: bool = False, difference: str = ""
     ) -> AbstractAsyncContextManager[Facts]:
         """Record a change in the audit log while the block runs. The block adds to the facts what it changed."""
         actor = self.name or ("owner" if self.agent is None else f"agent {self.agent}")
         agent = "" if self.has_scope("admin") else self.agent_name
         return app.audit.changing(
-            action, names, actor=actor, transport=self.transport, agent=agent, frees_space=frees_space
+            action,
+            names,
+            actor=actor,
+            transport=self.transport,
+            agent=agent,
+            frees_space=frees_space,
+            difference=difference,
         )
 
 

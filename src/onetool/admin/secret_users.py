@@ -1,10 +1,12 @@
 """Lists what uses each secret: servers, packs, bundles and other settings."""
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from anyio.to_thread import run_sync as run_in_thread
+from pydantic import Field
 
+from onetool.admin.model import ApiModel
 from onetool.app import OneTool
 from onetool.config.layers import format_path
 from onetool.config.model import Loc
@@ -13,21 +15,22 @@ from onetool.errors import BundleError
 Kind = Literal["server", "pack", "bundle", "setting"]
 
 
-class SecretUser(NamedTuple):
+SecretUser = tuple[Kind, str]
+
+
+class SecretUserInfo(ApiModel):
     kind: Kind
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+    name: str = Field(description="Name, or the path of the setting")
 
 
-async def map_secret_users(app: OneTool) -> dict[str, list[SecretUser]]:
+async def map_secret_users(app: OneTool) -> dict[str, list[SecretUserInfo]]:
     """Return what uses each secret, by the name of the secret."""
     await app.extensions.refresh()
-    users: dict[str, set[SecretUser]] = {}
-    for name, user in (*_list_settings(app), *_list_packs(app), *await _list_bundles(app)):
-        users.setdefault(name, set()).add(user)
-    return {name: sorted(found) for name, found in users.items()}
+    uses = {*_list_settings(app), *_list_packs(app), *await _list_bundles(app)}
+    users: dict[str, list[SecretUserInfo]] = {}
+    for secret, (kind, name) in sorted(uses):
+        users.setdefault(secret, []).append(SecretUserInfo(kind=kind, name=name))
+    return users
 
 
 async def _list_bundles(app: OneTool) -> list[tuple[str, SecretUser]]:
@@ -36,7 +39,7 @@ async def _list_bundles(app: OneTool) -> list[tuple[str, SecretUser]]:
         uses = await run_in_thread(app.bundles.list_secret_uses)
     except BundleError:  # the store cannot be read; the health check reports that
         return []
-    return [(use.name, SecretUser("bundle", use.bundle)) for use in uses]
+    return [(use.name, ("bundle", use.bundle)) for use in uses]
 
 
 def _list_settings(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
@@ -47,13 +50,13 @@ def _list_settings(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
 def _describe_setting(place: Loc) -> SecretUser:
     match place:
         case ("servers", name, *_):
-            return SecretUser("server", str(name))
+            return "server", str(name)
         case ("tools", name, *_):
-            return SecretUser("pack", str(name))
-    return SecretUser("setting", format_path(place))
+            return "pack", str(name)
+    return "setting", format_path(place)
 
 
 def _list_packs(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
     configured = {pack: settings.secrets for pack, settings in app.settings.tools.items()}
     for pack, names in (*configured.items(), *app.extensions.declared_secrets.items()):
-        yield from ((name, SecretUser("pack", pack)) for name in names)
+        yield from ((name, ("pack", pack)) for name in names)

@@ -3,23 +3,20 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.admin.permission_check import PermissionCheck, parse_call
-from onetool.cli.app_runner import run_with_settings
-from onetool.cli.options import add_actions, add_json, print_json
-from onetool.cli.settings_changes import SettingsCommand, add_edit_options
-from onetool.core.render import render
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner
+from onetool.cli.options import add_actions, add_json
+from onetool.cli.settings_edits import add_edit_options, choose_directory, print_edit, read_query
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ArgumentError, ToolError
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
+    from onetool.admin.agents import AgentInfo
     from onetool.app import OneTool
-    from onetool.config.model import Agent
-    from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.settings_editor import SettingsEditor
 
 EXIT_STATUS = {"allow": 0, "ask": 3, "deny": 1}
-SECTION = "agents"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,10 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
             "remove": "Remove an agent from the settings",
         },
     )
-    add_json(listing)
     check.add_argument("call", metavar="CALL", help="the call as code, such as 'fs.read(path=\"a.txt\")'")
     check.add_argument("--agent", default="default", metavar="NAME", help="name of the agent (default: default)")
-    add_json(check)
+    add_json(listing, check)
     change.add_argument("name", metavar="NAME", help="name of the agent")
     change.add_argument(
         "values",
@@ -44,97 +40,87 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="setting and value, such as 'permissions=[read, network]', budgets.calls=100 or tools=null to unset it",
     )
     remove.add_argument("name", metavar="NAME", help="name of the agent")
-    for action in (change, remove):
-        add_edit_options(action, chooses_file=True)
+    add_edit_options(change, chooses_file=True)
+    add_edit_options(remove)
 
 
-def main(options: Namespace) -> int:
-    if options.action == "check":
-        return _check(options)
-    with SettingsCommand(options) as command:
-        if options.action == "list":
-            return _list(command, as_json=options.json)
-        return _edit(command, options)
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    check_settings(app, output)
+    actions = {"list": _list, "check": _check, "set": _set, "remove": _remove}
+    return await actions[options.action](app, options, output)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+async def _list(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.agents import get_agent, list_agents
 
-
-def _list(command: SettingsCommand, *, as_json: bool) -> int:
-    agents = command.loaded.settings.agents
-    if as_json:
-        print_json({"agents": [_describe(name, agent) for name, agent in agents.items()]})
-        return 0
-    for name, agent in agents.items():
-        tools = "all tools" if agent.tools is None else f"tools {', '.join(agent.tools) or 'none'}"
-        hosts = "" if agent.hosts is None else f", hosts {', '.join(agent.hosts) or 'none'}"
-        policy = agent.policy if isinstance(agent.policy, str) else f"{len(agent.policy)} rules"
-        print(f"{name}  [{', '.join(sorted(agent.permissions))}], {tools}{hosts}, policy {policy}")
+    person = identify_owner()
+    agents = (await list_agents(app, person)).agents
+    if options.json:
+        details = [await get_agent(app, person, agent.name) for agent in agents]
+        output.write_json({"agents": [{"name": agent.name, **agent.effective} for agent in details]})
+    else:
+        output.write_lines(map(_render, agents))
     return 0
 
 
-def _describe(name: str, agent: "Agent") -> JsonObject:
-    return {"name": name, **agent.model_dump(mode="json", exclude_none=True)}
+def _render(agent: "AgentInfo") -> str:
+    tools = "all tools" if agent.tools is None else f"tools {', '.join(agent.tools) or 'none'}"
+    hosts = "" if agent.hosts is None else f", hosts {', '.join(agent.hosts) or 'none'}"
+    policy = agent.policy if isinstance(agent.policy, str) else f"{len(agent.policy)} rules"
+    return f"{agent.name}  [{', '.join(sorted(agent.permissions))}], {tools}{hosts}, policy {policy}"
 
 
-def _check(options: Namespace) -> int:
+async def _check(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.agents import CallCheck, check_call
+    from onetool.admin.permission_check import parse_call
+
     try:
-        call = parse_call(options.call)
+        parse_call(options.call)
     except ArgumentError as error:
         options.usage_error(error.message)
-        raise AssertionError from None
-
-    async def check(app: "OneTool") -> int:
-        verdict = await PermissionCheck(app, options.agent).check_call(call)
-        decision = {"decision": verdict.decision, "reason": verdict.reason, "tool": verdict.tool}
-        decision |= {"effects": verdict.effects, "note": verdict.note, "agent": options.agent}
-        if options.json:
-            print(app.redact(render(decision, "json")))
-        else:
-            details = [f"{name}: {decision[name]}" for name in ("tool", "effects", "note") if decision[name]]
-            print(app.redact("\n".join([f"{verdict.decision}: {verdict.reason}", *details])))
-        return EXIT_STATUS[verdict.decision]
-
-    return run_with_settings(options, check)
+    verdict = await check_call(app, identify_owner(), options.agent, CallCheck.parse({"call": options.call}))
+    fields = ("tool", "effects", "note")
+    if options.json:
+        decision = verdict.model_dump(include={"decision", "reason", *fields})
+        output.write_json(app.redact.redact_data({**decision, "agent": options.agent}))
+    else:
+        details = [f"{name}: {getattr(verdict, name)}" for name in fields if getattr(verdict, name)]
+        output.write(app.redact("\n".join([f"{verdict.decision}: {verdict.reason}", *details, ""])))
+    return EXIT_STATUS[verdict.decision]
 
 
-# --- editing ---------------------------------------------------------------------------------------------------------
+async def _set(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.agents import change_agent
+    from onetool.admin.settings_edits import SettingsPatch
+
+    patch = SettingsPatch(settings=_read_patch(options.values))
+    directory = choose_directory(app, options)
+    edited = await change_agent(
+        app, identify_owner(), options.name, query=read_query(options), body=patch, directory=directory
+    )
+    print_edit(app, options, output, edited)
+    return 0
 
 
-def _edit(command: SettingsCommand, options: Namespace) -> int:
-    from onetool.editing.planned_edit import ItemChange
-
-    def plan(editor: "SettingsEditor") -> "PlannedEdit":
-        item = editor.find(SECTION, options.name, command.directory)
-        if options.action == "remove":
-            if item.value is None:
-                known = ", ".join(command.loaded.settings.agents)
-                raise ToolError(f"no agent named {quote(options.name)} in the settings", hint=f"agents: {known}")
-            values = None
-        else:
-            values = dict(item.value or {})
-            for text in options.values:
-                _set_value(values, text)
-        change = ItemChange(SECTION, options.name, values)
-        return editor.plan(f"agents.{options.action}", [change], directory=command.directory)
-
-    return command.edit(plan)
-
-
-def _set_value(values: JsonObject, text: str) -> None:
-    """Set the value of a dotted key; null removes it. Values are YAML, as in the settings file."""
+def _read_patch(texts: list[str]) -> JsonObject:
+    """Return a JSON merge patch from values of dotted keys. Values are YAML, as in the settings file."""
     from onetool.util import yaml_loader
 
-    key, equals, value = text.partition("=")
-    *parents, last = key.split(".")
-    if not equals or not all([*parents, last]):
-        raise ToolError(f"invalid setting {quote(text)}: expected KEY=VALUE, such as policy=read-only")
-    for parent in parents:
-        inside = values.get(parent)
-        values[parent] = dict(inside) if isinstance(inside, dict) else {}
-        values = values[parent]
-    data = yaml_loader.read(value, key).data if value.strip() else ""
-    if data is None:
-        values.pop(last, None)
-    else:
-        values[last] = data
+    patch: JsonObject = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        *parents, last = key.split(".")
+        if not equals or not all([*parents, last]):
+            raise ToolError(f"invalid setting {quote(text)}: expected KEY=VALUE, such as policy=read-only")
+        inner = patch
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = yaml_loader.read(value, key).data if value.strip() else ""
+    return patch
+
+
+async def _remove(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.agents import remove_agent
+
+    print_edit(app, options, output, await remove_agent(app, identify_owner(), options.name, read_query(options)))
+    return 0

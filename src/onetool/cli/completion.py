@@ -303,6 +303,7 @@ _SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]
         [("servers " + action, "server") for action in ("accept", "remove", "enable", "disable")],
         lambda names, *_: names.section("servers"),
     ),
+    ("hosts remove", "hosts"): lambda names, *_: names.section("http").get("allowedHosts") or (),
     ("token revoke", "name"): _Names.tokens,
     ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001
     ("bundles enable", "what"): _Names.bundles_or_tools,

@@ -11,20 +11,21 @@ import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool import paths
+from onetool.cli.app_runner import run_with_settings
 from onetool.cli.connect import next_step
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_destination, add_json, choose_stream, find_command_directories, print_json
-from onetool.cli.settings_changes import SettingsCommand
+from onetool.cli.settings_edits import read_query
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.trust import require_file_trust, require_trust
 from onetool.clients import text_files
 from onetool.clients.catalog import CLIENTS, Machine
 from onetool.clients.client_servers import ClientServers, read_servers
-from onetool.clients.server_import import ServerImport, import_servers
+from onetool.clients.server_import import import_servers
 from onetool.config.load import examine
 from onetool.config.trust import is_trusted, trust
 from onetool.editing.server_changes import ServerChanges, read_target
@@ -33,20 +34,11 @@ from onetool.state.opening import open_state
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
+    from onetool.app import OneTool
     from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.settings_editor import SettingsEditor
+    from onetool.editing.server_changes import PlannedServers
 
 QUESTION = "Which tools does {server} have in OneTool?"
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """An import of servers, and the messages about what was written."""
-
-    file: Path
-    edit: "PlannedEdit"
-    result: ServerImport
-    done: list[str] = field(default_factory=list)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -108,64 +100,82 @@ def _import_servers(options: Namespace) -> int:
     if not options.dry_run and options.source not in CLIENTS:
         for file in found:
             require_file_trust(file, machine, directories.user, stream)
-    with open_state(examine(directories, os.environ).loaded) as state:
-        directory = state.settings.choose_directory(directories.user if options.user else _target(directories))
-    if directory is not None:
-        target = read_target(directories, directory, os.environ)
-        expected = import_servers(found, target, inline_secrets=options.inline_secrets)
-        if expected.servers and not options.dry_run and _needs_trust(directory, directories):
-            require_trust(directories, directory, stream)
-        if expected.secrets and not options.dry_run and (directory / paths.SECRETS).exists():
-            (directory / paths.SECRETS).chmod(text_files.OWNER_ONLY)  # settings with secrets of others are invalid
-    imported = _make_edit(options, found, directory)
+    directory = _find_target(options, directories)
+    if directory is not None and not options.dry_run:
+        _prepare(directory, directories, found, options)
+    planned, done = run_with_settings(options, lambda app: _import(app, found, directory, options))
+    if done and directory is not None and directories.project is None and not _is_same(directory, directories.user):
+        done.append(_trust_new(directory, directories.user))
     if options.json:
-        print_json(_to_json(imported))
-    else:
-        print(_render_text(imported, options))
-    if imported.result.servers and not options.dry_run and not options.json:
-        for note in find_sign_in_notes(directories, imported.result.servers):
+        print_json(_to_json(planned, done))
+        return 0
+    print(_render_text(planned, done, is_dry=options.dry_run))
+    if planned.result.servers and not options.dry_run:
+        for note in find_sign_in_notes(directories, planned.result.servers):
             print(note)
         client = options.source if options.source in CLIENTS else ""
-        print(f"\n{next_step(machine, QUESTION.format(server=next(iter(imported.result.servers))), client)}")
+        question = QUESTION.format(server=next(iter(planned.result.servers)))
+        print(f"\n{next_step(machine, question, client)}")
     return 0
+
+
+def _find_target(options: Namespace, directories: paths.Directories) -> Path | None:
+    """Return the settings directory that gets the servers; None for the store."""
+    directory = directories.working_dir / paths.FOLDER
+    if options.user:
+        directory = directories.user
+    elif directories.project is not None:
+        directory = directories.project
+    elif directories.config_file is not None:
+        directory = directories.config_file.parent
+    with open_state(examine(directories, os.environ).loaded) as state:
+        return state.settings.choose_directory(directory)
+
+
+def _prepare(directory: Path, directories: paths.Directories, sources: list[ClientServers], options: Namespace) -> None:
+    """Ask for trust in a directory that gets servers, and hide its secrets, which would be invalid otherwise."""
+    target = read_target(directories, directory, os.environ)
+    expected = import_servers(sources, target, inline_secrets=options.inline_secrets)
+    if expected.servers and _needs_trust(directory, directories):
+        require_trust(directories, directory, choose_stream(options))
+    if expected.secrets and (directory / paths.SECRETS).exists():
+        (directory / paths.SECRETS).chmod(text_files.OWNER_ONLY)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _needs_trust(directory: Path, directories: paths.Directories) -> bool:
     """Return whether the content of a directory was not reviewed; a new one has none."""
-    is_users = os.path.realpath(directory) == os.path.realpath(directories.user)
     is_new = not os.path.lexists(directory)
-    return not (is_users or is_new or directories.config_file) and not is_trusted(directory, directories.user, {})
+    return not (_is_same(directory, directories.user) or is_new or directories.config_file) and not is_trusted(
+        directory, directories.user, {}
+    )
 
 
-def _make_edit(options: Namespace, found: list[ClientServers], directory: Path | None) -> Imported:
-    """Add the servers to a settings directory, or to the settings that replicas share."""
-    attempts: list[Imported] = []
-    with SettingsCommand(options) as command:
-        directories = command.loaded.directories
+async def _import(
+    app: "OneTool", sources: list[ClientServers], directory: Path | None, options: Namespace
+) -> "tuple[PlannedServers, list[str]]":
+    """Add the servers to a settings directory, or to the settings that replicas share. Return what was done."""
+    from onetool.admin.servers import edit_servers
 
-        def plan(editor: "SettingsEditor") -> "PlannedEdit":
-            changes = ServerChanges(editor, directories, os.environ, directory)
-            planned = changes.plan_import(found, inline_secrets=options.inline_secrets)
-            attempts.append(Imported(editor.get_config(directory), planned.edit, planned.result))
-            return planned.edit
+    def plan(changes: ServerChanges) -> "PlannedServers":
+        return changes.plan_import(sources, inline_secrets=options.inline_secrets)
 
-        is_made = command.make_edit(plan).entry is not None
-    imported = attempts[-1]
-    if is_made and directory is not None:
-        imported.done.extend(_finish(command, imported.edit, directory))
-        if directories.project is None and os.path.realpath(directory) != os.path.realpath(directories.user):
-            imported.done.append(_trust_new(directory, directories.user))
-    return imported
+    query = read_query(options)
+    planned, edited = await edit_servers(app, identify_owner(), query, plan, directory, keeps_backups=True)
+    if edited.id is None or directory is None:
+        return planned, []
+    return planned, [*_describe_secrets_file(planned.edit, directory), *edited.notes]
 
 
-def _finish(command: SettingsCommand, edit: "PlannedEdit", directory: Path) -> Iterator[str]:
-    """Keep a backup of the settings file, and yield what was done."""
+def _describe_secrets_file(edit: "PlannedEdit", directory: Path) -> Iterator[str]:
     if edit.secrets_file is not None:
         ignore = text_files.read(directory / ".gitignore")
         if paths.SECRETS not in ignore.text.split():
             yield f"{ignore.path} does not list {paths.SECRETS}: add it to keep secrets out of git"
         yield f"Wrote {edit.secrets_file.before.path} (readable only by you)"
-    yield from command.finish_edit(edit)
 
 
 def _trust_new(directory: Path, user: Path) -> str:
@@ -175,14 +185,6 @@ def _trust_new(directory: Path, user: Path) -> str:
         reason = f"cannot write to {user}: {error.strerror or error}"
         raise ToolError(f"{directory} was written but not trusted: {reason}") from None
     return f"{directory} is trusted"
-
-
-def _target(directories: paths.Directories) -> Path:
-    if directories.project is not None:
-        return directories.project
-    if directories.config_file is not None:
-        return directories.config_file.parent
-    return directories.working_dir / paths.FOLDER
 
 
 def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
@@ -205,27 +207,27 @@ def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
     return [read_servers(text_files.read(existing[0]), machine.working_dir)]
 
 
-def _to_json(imported: Imported) -> JsonObject:
-    result = imported.result
+def _to_json(planned: "PlannedServers", done: list[str]) -> JsonObject:
+    result = planned.result
     return {
-        "file": str(imported.file),
+        "file": str(planned.file),
         "servers": list(result.servers),
         "secrets": list(result.secrets),
         "missing": result.missing,
         "notes": result.notes,
-        "done": imported.done,
-        "diff": imported.edit.difference,
+        "done": done,
+        "diff": planned.edit.difference,
     }
 
 
-def _render_text(imported: Imported, options: Namespace) -> str:
-    result = imported.result
-    lines = [imported.edit.difference, ""] if result.servers else []
+def _render_text(planned: "PlannedServers", done: list[str], *, is_dry: bool) -> str:
+    result = planned.result
+    lines = [planned.edit.difference, ""] if result.servers else []
     lines += result.notes
-    if imported.edit.secrets_file is not None:
-        moved = "Would move" if options.dry_run else "Moved"
+    if planned.edit.secrets_file is not None:
+        moved = "Would move" if is_dry else "Moved"
         names = ", ".join(result.secrets)
-        place = imported.edit.secrets_file.before.path
+        place = planned.edit.secrets_file.before.path
         lines.append(f"{moved} secrets to {place}: {names} (--inline-secrets keeps them in onetool.yaml)")
     missing = (f"{name} ({text})" if text else name for name, text in result.missing.items())
     lines += [f"Missing secret: onetool secret set {what}" for what in missing]
@@ -233,6 +235,6 @@ def _render_text(imported: Imported, options: Namespace) -> str:
     ending = (
         f"Imported {names}. Remove imported servers from your assistant's configuration so that they do not run twice."
     )
-    if options.dry_run:
+    if is_dry:
         ending = f"Would import {names}. Nothing was written (--dry-run)."
-    return "\n".join([*lines, *imported.done, ending if names else "Nothing to import; no file was changed."])
+    return "\n".join([*lines, *done, ending if names else "Nothing to import; no file was changed."])

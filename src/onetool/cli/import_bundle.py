@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from onetool.admin.imports import ImportedBundle, import_document
+from onetool.admin.secrets import change_secret_uses
+from onetool.admin.settings import HostChanges, change_hosts
+from onetool.admin.settings_edits import EditQuery
 from onetool.app import OneTool
 from onetool.bundles.difference import FieldChange, ToolChange
 from onetool.bundles.imported import BundleImport
 from onetool.bundles.importer import UpdateOptions, read
 from onetool.bundles.secret_bindings import SecretUse
 from onetool.bundles.source import bundles_directory
+from onetool.cli.app_runner import run_with_settings
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.identity import identify_owner
 from onetool.cli.options import choose_stream, find_command_directories, print_json
-from onetool.cli.settings_changes import SettingsCommand
 from onetool.cli.signals import blocked_signals, run_cancellable
 from onetool.cli.trust import require_trust
 from onetool.clients import text_files
@@ -32,9 +35,6 @@ from onetool.clients.yaml_text import flow
 from onetool.config.load import Loaded, load
 from onetool.config.trust import is_trusted, trust
 from onetool.core.names import python_name
-from onetool.editing.planned_edit import ItemChange, PlannedEdit
-from onetool.editing.secret_changes import change_secret_uses
-from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
 from onetool.paths import FOLDER, Directories
@@ -115,10 +115,7 @@ def main(options: Namespace, path: Path, content: bytes) -> int:
     uses = [use.to_use() for use in imported.secret_uses if not use.is_allowed]
     report = Report(loaded, document, imported, options.dry_run, uses, done)
     if options.write and not options.dry_run:
-        with SettingsCommand(options) as command:
-            if imported.missing_hosts:
-                _allow_hosts(report, command)
-            _allow_secrets(report, command)
+        run_with_settings(options, lambda app: _allow(report, app))
     if options.json:
         print_json(_to_json(report))
     else:
@@ -189,35 +186,20 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
 # --- the hosts -----------------------------------------------------------------------------------------------------
 
 
-def _allow_hosts(report: Report, command: SettingsCommand) -> None:
-    """Add the hosts to the settings beside the bundle, or to those that replicas share."""
-    directory = report.directories.data
-
-    def plan(editor: SettingsEditor) -> PlannedEdit:
-        # A project's list replaces the user's, whose hosts must stay allowed.
-        allowed = editor.find_local(SECTION, KEY, directory).value or report.loaded.settings.http.allowed_hosts
-        hosts = list(dict.fromkeys([*allowed, *report.hosts]))
-        changes = [ItemChange(SECTION, KEY, hosts)]
-        return editor.plan("hosts.change", changes, directory=directory, is_local=True, names=report.hosts)
-
-    edit = command.make_edit(plan).planned
-    report.diff = edit.difference
-    report.done.extend(command.finish_edit(edit))
-    report.is_written = True
-
-
-def _allow_secrets(report: Report, command: SettingsCommand) -> None:
-    """Let the tools send secrets that have no value yet. Others may be meant for other servers."""
+async def _allow(report: Report, app: OneTool) -> None:
+    """Allow the hosts beside the bundle, and to send secrets that have no value: others may be for other servers."""
+    person = identify_owner()
+    if report.hosts:
+        hosts = HostChanges(add=report.hosts)
+        edited = await change_hosts(app, person, EditQuery(), hosts, directory=report.directories.data)
+        report.diff = edited.difference
+        report.done.extend(edited.notes)
+        report.is_written = True
     new = [use for use in report.secret_uses if use.name in report.secrets]
-    if not new:
-        return
-
-    def plan(editor: SettingsEditor) -> PlannedEdit:
-        return editor.plan("secrets.allow", change_secret_uses(editor, new, is_allowed=True), names=report.secrets)
-
-    command.make_edit(plan)
-    report.secret_uses = [use for use in report.secret_uses if use not in new]
-    report.done += [f"Allowed tools of {report.slug} to send {use.name} to {use.origin}" for use in new]
+    if new:
+        await change_secret_uses(app, person, EditQuery(), new, is_allowed=True)
+        report.secret_uses = [use for use in report.secret_uses if use not in new]
+        report.done += [f"Allowed tools of {report.slug} to send {use.name} to {use.origin}" for use in new]
 
 
 # --- output --------------------------------------------------------------------------------------------------------

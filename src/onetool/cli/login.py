@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from onetool.cli.app_runner import run_with_settings
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_json, choose_stream
-from onetool.cli.terminal import Progress
-from onetool.core.render import render
+from onetool.cli.terminal import CommandOutput, Progress
 from onetool.errors import ToolError
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping
@@ -18,6 +18,9 @@ from onetool_child.json_types import JsonMapping
 if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.oauth.credential import Identity
+
+
+LOCAL = True  # it opens a browser and listens on this machine
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,30 +32,33 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    async def work(app: "OneTool") -> int:
-        from onetool.oauth.sign_ins import identify
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.sign_ins import describe_sign_in
+    from onetool.oauth.sign_ins import identify
 
-        if options.agent not in app.settings.agents:
-            raise ToolError(f"unknown agent {options.agent!r}: expected {', '.join(sorted(app.settings.agents))}")
-        identity = identify(await app.sign_ins.find_target(options.name), options.account, options.agent)
-        if identity.target.is_machine:
-            with Progress(f"signing in to {identity.label}"):
-                await app.sign_ins.get_source(identity).get()
-        elif options.device:
-            await _use_device(app, identity, options)
-        else:
-            await _use_callback(app, identity, options)
-        state = {"name": options.name, **await app.sign_ins.describe(identity)}
-        tools = await _list_tools(app, identity)
-        print(render({**state, "tools": tools}, "json") if options.json else _describe(identity, state, tools))
-        return 0
-
-    return run_with_settings(options, work)
+    check_settings(app, output)
+    if options.agent not in app.settings.agents:
+        raise ToolError(f"unknown agent {options.agent!r}: expected {', '.join(sorted(app.settings.agents))}")
+    identity = identify(await app.sign_ins.find_target(options.name), options.account, options.agent)
+    if identity.target.is_machine:
+        with output.progress(f"signing in to {identity.label}"):
+            await app.sign_ins.get_source(identity).get()
+    elif options.device:
+        await _use_device(app, identity, options)
+    else:
+        await _use_callback(app, identity, options)
+    state = (await describe_sign_in(app, identity)).model_dump()
+    tools = await _list_tools(app, identity, output)
+    if options.json:
+        output.write_json({**state, "tools": tools})
+    else:
+        output.write(f"{_describe(identity, state, tools)}\n")
+    return 0
 
 
 async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace) -> None:
     """Sign in with a callback on loopback. The port is chosen first, because the client is registered with it."""
+    from onetool.admin.sign_ins import begin_sign_in
     from onetool.oauth.loopback_callback import LoopbackCallback
     from onetool.oauth.pending import PENDING_SECONDS
 
@@ -61,7 +67,7 @@ async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace
     fixed = identity.target.settings.callback_port
     async with LoopbackCallback().listen(*((fixed,) if fixed else (known or 0, 0))) as callback:
         with Progress(f"looking for the authorization server of {identity.label}"):
-            pending = await app.sign_ins.begin(identity, callback.redirect_uri)
+            pending = await begin_sign_in(app, identify_owner(), identity, callback.redirect_uri)
         callback.accept(partial(app.sign_ins.try_to_finish, pending))
         _show_url(pending.url, identity, options)
         if not options.no_browser and not await asyncio.to_thread(_open_browser, pending.url):
@@ -97,16 +103,16 @@ def _open_browser(url: str) -> bool:
         return False
 
 
-async def _list_tools(app: "OneTool", identity: "Identity") -> int | None:
+async def _list_tools(app: "OneTool", identity: "Identity", output: CommandOutput) -> int | None:
     """Connect and list the tools, so that other processes know them. Return their number; None for an API."""
     name = identity.target.name
     if name not in app.settings.servers or not app.settings.servers[name].enabled:
         return None
     try:
-        with Progress(f"listing the tools of {name}"):
+        with output.progress(f"listing the tools of {name}"):
             return await app.servers.upstream(name).list_as(identity)
     except ToolError as error:
-        print(f"onetool: signed in, but the server cannot be used: {error}", file=sys.stderr)
+        output.error(f"onetool: signed in, but the server cannot be used: {error}\n")
         return None
 
 

@@ -3,14 +3,15 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import run_with_settings
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_json
-from onetool.core.render import render
-from onetool.errors import ToolError
-from onetool.util.text import describe_unknown_account
+from onetool.cli.terminal import CommandOutput
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
+
+LOCAL = True  # it ends sign-ins of all agents as the owner
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,21 +21,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    async def work(app: "OneTool") -> int:
-        target = await app.sign_ins.find_target(options.name)
-        if options.account and options.account not in target.accounts:
-            raise ToolError(describe_unknown_account(target.name, options.account, target.accounts))
-        wanted = [
-            each
-            for each in await app.sign_ins.list_identities(target)
-            if options.account in {None, each.account} and options.agent in {None, each.subject}
-        ]
-        ended = [each.label for each in wanted if await app.sign_ins.sign_out(each)]
-        if options.json:
-            print(render({"name": options.name, "signed_out": bool(ended)}, "json"))
-        else:
-            print(f"Signed out of {', '.join(dict.fromkeys(ended))}." if ended else f"{options.name}: not signed in.")
-        return 0
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.sign_ins import sign_out_all
 
-    return run_with_settings(options, work)
+    check_settings(app, output)
+    ended = await sign_out_all(app, identify_owner(), options.name, account=options.account, agent=options.agent)
+    if options.json:
+        output.write_json({"name": options.name, "signed_out": bool(ended)})
+    else:
+        labels = ", ".join(dict.fromkeys(ended))
+        output.write(f"Signed out of {labels}.\n" if ended else f"{options.name}: not signed in.\n")
+    return 0

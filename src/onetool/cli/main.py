@@ -53,6 +53,7 @@ COMMANDS = {
     "login": "Sign in to an upstream server or an API",
     "logout": "Sign out of an upstream server or an API",
     "agents": "Show and change agents, and check what they may call",
+    "hosts": "List, add and remove hosts that tools may call",
     "secret": "Manage secrets",
     "settings": "Show and undo changes of the settings",
     "trust": "Review and trust .onetool/ in this directory",

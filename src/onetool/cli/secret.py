@@ -2,14 +2,22 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import run_with_app
-from onetool.cli.options import add_actions, add_json, print_json
-from onetool.cli.settings_changes import SettingsCommand, add_edit_options
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner
+from onetool.cli.options import add_actions, add_json
+from onetool.cli.settings_edits import add_edit_options, choose_directory, print_edit, read_query
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
+
+if TYPE_CHECKING:
+    from onetool.admin.settings_edits import EditResult
+    from onetool.app import OneTool
+
+LOCAL = True  # it asks for values in the terminal
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -28,63 +36,55 @@ def add_arguments(parser: ArgumentParser) -> None:
         action.add_argument("name", metavar="NAME", help="name of the secret")
         action.add_argument("--bundle", metavar="SLUG", required=True, help="name of the bundle")
         action.add_argument("--host", metavar="ORIGIN", required=True, help="such as https://api.example.com")
-        add_edit_options(action)
+    add_edit_options(allow, disallow)
     for action in (setting, delete):
         action.add_argument("name", metavar="NAME", help="name of the secret, such as GITHUB_TOKEN")
-        add_edit_options(action, chooses_file=True)
+    add_edit_options(setting, delete, chooses_file=True)
 
 
-def main(options: Namespace) -> int:
-    value = None
-    if options.action == "set":
-        from onetool.editing.planned_edit import check_secret_name
-
-        check_secret_name(options.name)
-        value = _read_value(options.name)
-    with SettingsCommand(options) as command:
-        if options.action == "list":
-            return _list(command.open_editor().list_secrets(), options)
-        if options.action in {"allow", "disallow"}:
-            return _change_use(command, options)
-        action = f"secrets.{options.action}"
-        secrets = {options.name: value}
-        directory = command.directory
-        notes = _describe_uses(command, options.name) if options.action == "set" else []
-        return command.edit(lambda editor: editor.plan(action, [], secrets=secrets, directory=directory), lambda: notes)
-
-
-def _change_use(command: SettingsCommand, options: Namespace) -> int:
-    from onetool.bundles.secret_bindings import SecretUse, normalize_origin
-    from onetool.editing.secret_changes import plan_secret_use
-
-    use = SecretUse(options.bundle, options.name, normalize_origin(options.host))
-    return command.edit(lambda editor: plan_secret_use(editor, use, is_allowed=options.action == "allow"))
-
-
-def _describe_uses(command: SettingsCommand, name: str) -> list[str]:
-    bundles = command.loaded.settings.bundle_secrets.items()
-    uses = [(bundle, ", ".join(origins[name])) for bundle, origins in bundles if name in origins]
-    return [f"Tools of bundle {bundle} may send it to {origins}" for bundle, origins in uses]
-
-
-def _list(found: Mapping[str, list[str]], options: Namespace) -> int:
-    from onetool.admin.secret_users import map_secret_users
-
-    users = run_with_app(options, map_secret_users)
-    if options.json:
-        secrets = [
-            {"name": name, "files": files, "usedBy": [user._asdict() for user in users.get(name, ())]}
-            for name, files in found.items()
-        ]
-        print_json({"secrets": secrets})
-        return 0
-    for name, files in found.items():
-        print(f"{name}  {', '.join(files)}")
-        if name in users:
-            print(escape_invisible(f"  used by {', '.join(map(str, users[name]))}"))
-    if not found:
-        print("No secrets. To set one: onetool secret set NAME")
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    check_settings(app, output)
+    if options.action == "list":
+        await _list(app, options, output)
+    else:
+        print_edit(app, options, output, await _change(app, options))
     return 0
+
+
+async def _change(app: "OneTool", options: Namespace) -> "EditResult":
+    from onetool.admin import secrets
+    from onetool.editing.planned_edit import check_secret_name
+
+    person = identify_owner()
+    query = read_query(options)
+    if options.action in {"allow", "disallow"}:
+        is_allowed = options.action == "allow"
+        use = secrets.SecretUseInfo(
+            bundle=options.bundle, name=options.name, origin=options.host, is_allowed=is_allowed
+        )
+        return await secrets.set_secret_use(app, person, query, use)
+    directory = choose_directory(app, options)
+    if options.action == "delete":
+        return await secrets.delete_secret(app, person, options.name, query, directory=directory)
+    check_secret_name(options.name)
+    value = secrets.SecretValue.parse({"value": _read_value(options.name)})
+    return await secrets.set_secret(app, person, options.name, query, value, directory=directory)
+
+
+async def _list(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+    from onetool.admin.secrets import list_secrets
+
+    secrets = (await list_secrets(app, identify_owner())).secrets
+    if options.json:
+        output.write_json({"secrets": [secret.as_json() for secret in secrets]})
+    elif not secrets:
+        output.write("No secrets. To set one: onetool secret set NAME\n")
+    else:
+        for secret in secrets:
+            output.write(f"{secret.name}  {', '.join(secret.files)}\n")
+            if secret.used_by:
+                users = (f"{user.kind} {user.name}" for user in secret.used_by)
+                output.write(escape_invisible(f"  used by {', '.join(users)}\n"))
 
 
 def _read_value(name: str) -> str:

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.cli.app_runner import run_with_settings
+from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_journal
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_json
-from onetool.cli.settings_changes import SettingsCommand, add_edit_options
-from onetool.cli.terminal import Progress
-from onetool.core.render import render
+from onetool.cli.settings_edits import add_edit_options, choose_directory, print_edit, read_query
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolError
-from onetool.proxy.definitions import digest
 from onetool.util.text import pluralize, quote
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
+    from onetool.admin.servers import ServerStatus
+    from onetool.admin.settings_edits import EditResult
+    from onetool.admin.sign_ins import ServerSignIn
     from onetool.app import OneTool
-    from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.settings_editor import SettingsEditor
 
+LOCAL = True  # it changes settings as the owner, and asks in the terminal
 TAKES_COMMAND = True  # after `--`
 
 
@@ -50,37 +51,50 @@ def add_arguments(parser: ArgumentParser) -> None:
     for action in (remove, enable, disable):
         action.add_argument("server", metavar="NAME", help="name of the server in onetool.yaml")
     add_edit_options(add, chooses_file=True)
-    for action in (remove, enable, disable):
-        add_edit_options(action)
+    add_edit_options(remove, enable, disable)
 
 
 def main(options: Namespace) -> int:
-    if options.action == "accept":
-        with open_journal(options) as journal:
-            return run_with_settings(options, lambda app: _accept(app, journal, options))
+    if options.action != "accept":
+        return run_here(execute, options)
+    with open_journal(options) as journal:
+        return run_here(partial(_accept, journal), options)
+
+
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    check_settings(app, output)
     if options.action in {None, "list"}:
-        return run_with_settings(options, lambda app: _show(app, as_json=options.json))
-    with SettingsCommand(options) as command:
-        return _add(command, options) if options.action == "add" else _edit(command, options)
+        await _list(app, options, output)
+    elif options.action == "add":
+        print_edit(app, options, output, await _add(app, options), servers=[options.server])
+    else:
+        print_edit(app, options, output, await _change(app, options))
+    return 0
 
 
-async def _accept(app: "OneTool", journal: RunJournal, options: Namespace) -> int:
+async def _accept(journal: RunJournal, app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
-    with Progress(f"listing the tools of {options.server}"):
+    from onetool.admin.servers import PinAcceptance, accept_tools
+    from onetool.proxy.definitions import digest
+
+    check_settings(app, output)
+    with output.progress(f"listing the tools of {options.server}"):
         upstream = await app.servers.list_now(options.server)
     tools = upstream.tools
     changes = {**tools.differences.changed, **tools.differences.new}
     if not options.json:
         differences = [f"{options.server}.{tool}:\n{difference}" for tool, difference in changes.items()]
-        print("\n\n".join(differences) or f"{options.server}: no changes.")
+        output.write("\n\n".join(differences) or f"{options.server}: no changes.")
+        output.write("\n")
     confirm = partial(_confirm_claims, journal, tools.claims, options)
     accepts_hints = bool(tools.claims) and await run_in_thread(confirm, abandon_on_cancel=True)
-    await app.servers.accept(options.server, digest(tools.definitions), accepts_hints=accepts_hints)
+    seen = PinAcceptance(digest=digest(tools.definitions))
+    await accept_tools(app, identify_owner(), options.server, seen, accepts_hints=accepts_hints)
     if options.json:
-        print(render({"server": options.server, "accepted": changes}, "json"))
+        output.write_json({"server": options.server, "accepted": changes})
     elif changes:
         names = ", ".join(changes)
-        print(f"\n{options.server}: accepted {names}. Run `onetool reload` to apply it to running servers.")
+        output.write(f"\n{options.server}: accepted {names}. Run `onetool reload` to apply it to running servers.\n")
     return 0
 
 
@@ -98,64 +112,36 @@ def _confirm_claims(journal: RunJournal, claims: Mapping[str, str], options: Nam
     return True
 
 
-async def _show(app: "OneTool", *, as_json: bool) -> int:
-    servers = [await _describe_server(app, name) for name in app.settings.servers]
-    if as_json:
-        print(render({"servers": servers}, "json"))
-    else:
-        print("\n".join(map(_render_server, servers)) or "No servers. To add one: onetool servers add NAME --url URL")
-    return 0
-
-
 # --- editing ---------------------------------------------------------------------------------------------------------
 
 
-def _add(command: SettingsCommand, options: Namespace) -> int:
-    import os
-
-    from onetool.editing.server_changes import PlannedServers, ServerChanges
+async def _add(app: "OneTool", options: Namespace) -> "EditResult":
+    from onetool.admin.servers import ServerAddition, add_servers
 
     if (options.url is None) == (not options.following):
         options.usage_error("expected --url URL, or the command of the server after --")
-    if options.url is None:
-        settings = {
-            "command": options.following[0],
-            "args": options.following[1:],
-            "env": _read_pairs(options.env, "="),
-        }
-    else:
-        settings = {"url": options.url, "headers": _read_pairs(options.header, ":")}
     if (options.env and options.url) or (options.header and not options.url):
         options.usage_error("--env is for commands, and --header is for URLs")
+    if options.url is None:
+        command, *arguments = options.following
+        settings = {"command": command, "args": arguments, "env": _read_pairs(options.env, "=")}
+    else:
+        settings = {"url": options.url, "headers": _read_pairs(options.header, ":")}
     settings = {key: value for key, value in settings.items() if value}
-    planned: list[PlannedServers] = []
-
-    def plan(editor: "SettingsEditor") -> "PlannedEdit":
-        changes = ServerChanges(editor, command.loaded.directories, os.environ, command.directory)
-        planned.append(changes.plan_new(options.server, settings))
-        return planned[-1].edit
-
-    def list_notes() -> list[str]:
-        return command.describe_servers(planned[-1].result)
-
-    return command.edit(plan, list_notes, servers=[options.server])
+    addition = ServerAddition.parse({"name": options.server, "settings": settings})
+    directory = choose_directory(app, options)
+    return await add_servers(app, identify_owner(), read_query(options), addition, directory=directory)
 
 
-def _edit(command: SettingsCommand, options: Namespace) -> int:
-    from onetool.editing.planned_edit import ItemChange
+async def _change(app: "OneTool", options: Namespace) -> "EditResult":
+    from onetool.admin.servers import change_server, remove_server
+    from onetool.admin.settings_edits import SettingsPatch
 
-    def plan(editor: "SettingsEditor") -> "PlannedEdit":
-        item = editor.find("servers", options.server)
-        if item.value is None:
-            known = ", ".join(command.loaded.settings.servers) or "none"
-            raise ToolError(f"no server named {quote(options.server)}", hint=f"configured servers: {known}")
-        value = None
-        if options.action != "remove":
-            value = {key: each for key, each in item.value.items() if key != "enabled"}
-            value |= {"enabled": False} if options.action == "disable" else {}
-        return editor.plan(f"servers.{options.action}", [ItemChange("servers", options.server, value)])
-
-    return command.edit(plan)
+    query = read_query(options)
+    if options.action == "remove":
+        return await remove_server(app, identify_owner(), options.server, query)
+    patch = SettingsPatch(settings={"enabled": None if options.action == "enable" else False})
+    return await change_server(app, identify_owner(), options.server, query=query, body=patch)
 
 
 def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
@@ -171,41 +157,46 @@ def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def _describe_server(app: "OneTool", name: str) -> JsonObject:
-    """Return the state of a server from files. Nothing is started."""
-    from onetool.oauth.sign_ins import make_server_target
+async def _list(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+    """Print the servers and their sign-ins, from files. Nothing is started."""
+    from onetool.admin.servers import list_servers
+    from onetool.admin.sign_ins import list_sign_ins
 
-    server = app.settings.servers[name]
-    session = app.servers.upstream(name).main
-    await session.load_cached()
-    target = make_server_target(name, server)
-    identities = [] if target is None else await app.sign_ins.list_identities(target)
-    states = [await app.sign_ins.describe(each) for each in identities]
-    first = states[0] if states else {}
-    uses_oauth = server.auth is not None or bool(server.accounts) or any(each["signed_in"] for each in states)
+    servers = (await list_servers(app, identify_owner())).servers
+    sign_ins: dict[str, list[ServerSignIn]] = {server.name: [] for server in servers}
+    for sign_in in (await list_sign_ins(app, identify_owner(), of_all_agents=True)).sign_ins:
+        sign_ins[sign_in.name].append(sign_in)
+    if options.json:
+        output.write_json({"servers": [_describe(app, server, sign_ins[server.name]) for server in servers]})
+    elif not servers:
+        output.write("No servers. To add one: onetool servers add NAME --url URL\n")
+    for server in [] if options.json else servers:
+        tools = "tools not listed yet" if server.tool_count is None else pluralize(server.tool_count, "tool")
+        output.write(f"{server.name}  {server.kind}, {tools if server.is_enabled else 'disabled'}\n")
+        output.write_lines(map(_render_sign_in, sign_ins[server.name]))
+
+
+def _describe(app: "OneTool", server: "ServerStatus", sign_ins: "list[ServerSignIn]") -> JsonObject:
+    first = sign_ins[0].model_dump() if sign_ins else {}
+    headers = app.settings.servers[server.name].headers
     return {
-        "name": name,
-        "enabled": server.enabled,
-        "kind": "stdio" if server.url is None else server.transport,
-        "tools": len(session.tools.definitions) if session.is_known else None,
-        "auth": "oauth" if uses_oauth else "header" if server.headers else None,
-        "signed_in": first["signed_in"] if uses_oauth else None,
-        "user": first.get("user"),
-        "expires_at": first.get("expires_at"),
-        "sign_ins": states if uses_oauth else [],
+        "name": server.name,
+        "enabled": server.is_enabled,
+        "kind": server.kind,
+        "tools": server.tool_count,
+        "auth": "oauth" if sign_ins else "header" if headers else None,
+        **{key: first.get(key) for key in ("signed_in", "user", "expires_at")},
+        "sign_ins": [sign_in.model_dump(exclude={"name"}) for sign_in in sign_ins],
     }
 
 
-def _render_server(server: JsonMapping) -> str:
-    tools = "tools not listed yet" if server["tools"] is None else pluralize(server["tools"], "tool")
-    parts = [server["kind"], tools if server["enabled"] else "disabled"]
-    lines = [f"{server['name']}  {', '.join(parts)}"]
-    for each in server["sign_ins"]:
-        account = f" --account {each['account']}" if each["account"] else ""
-        agent = f" --agent {each['agent']}" if each["agent"] not in {None, "default"} else ""
-        label = " ".join([*filter(None, [each["account"], each["agent"] and f"agent {each['agent']}"])]) or "all agents"
-        user = f" as {each['user']}" if each["user"] else ""
-        expiry = f", token expires {each['expires_at']}" if each["expires_at"] else ""
-        hint = f"not signed in: onetool login {server['name']}{account}{agent}"
-        lines.append(f"  {label}: {f'signed in{user}{expiry}' if each['signed_in'] else hint}")
-    return "\n".join(lines)
+def _render_sign_in(sign_in: "ServerSignIn") -> str:
+    account = f" --account {sign_in.account}" if sign_in.account else ""
+    agent = f" --agent {sign_in.agent}" if sign_in.agent not in {None, "default"} else ""
+    parts = filter(None, [sign_in.account, sign_in.agent and f"agent {sign_in.agent}"])
+    label = " ".join(parts) or "all agents"
+    if not sign_in.signed_in:
+        return f"  {label}: not signed in: onetool login {sign_in.name}{account}{agent}"
+    user = f" as {sign_in.user}" if sign_in.user else ""
+    expiry = f", token expires {sign_in.expires_at}" if sign_in.expires_at else ""
+    return f"  {label}: signed in{user}{expiry}"

@@ -87,6 +87,7 @@ class SettingsReader:
         self._examine = examine
         self._environment = environment
         self.has_files = examine is not None
+        self._first_files: SettingsContents | None = None  # as they were read for the first settings
         self._at_start: Snapshot | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._storage: SettingsStorage | None = None
         self._store = ""  # the store of the settings that the storage belongs to
@@ -147,7 +148,18 @@ class SettingsReader:
         except ConfigError as error:
             return replace(self._use_defaults(), error=error)
         self._at_start = loaded.snapshot or {}
+        self._first_files = examined.files
         return loaded
+
+    def take_first_files(self, directories: Directories) -> SettingsContents | None:
+        """Return the files as they were read at first, so that a command reads them once; None if they differ now.
+
+        They are returned once.
+        """
+        files = self._first_files
+        self._first_files = None
+        is_current = files is not None and files.take_stamp(directories) == stamp_files(directories)
+        return files if is_current else None
 
     def _use_defaults(self) -> Loaded:
         loaded = None if self._examine is None else self._examine().loaded
@@ -183,7 +195,9 @@ class SettingsReader:
             if not decision.trusted:
                 return self.reread(old, unasked=False)
             if decision.snapshot is not None:
-                self._reject_later_changes(loaded, decision.snapshot)
+                if not check_trust(directories.project, directories.user, {}, files).trusted:
+                    self._reject_later_changes(loaded, decision.snapshot)
+                self._at_start = decision.snapshot
         loaded = replace(loaded, problems=old.problems, snapshot=old.snapshot)
         text, secrets = (str(files.contents.get(path, "")) for path in (STORED_CONFIG, STORED_SECRETS))
         self._seen = StoredSettings(text, secrets)

@@ -9,17 +9,19 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from onetool.errors import ToolError
 from onetool.util import atomic
 from onetool.util.locks import locked
 from onetool.util.problem import STORAGE, Location
 from onetool.util.time_format import in_utc
+from onetool.util.validation_text import describe_problem
 from onetool.util.versioning import check_version
-from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.state.storage import EditableSettings
@@ -54,7 +56,8 @@ class EditedItem:
 class HistoryEntry:
     """An edit. `difference` contains no secrets; `secrets` are the names of secrets that it set or deleted.
 
-    A change of a token has no `files`, so that nobody brings a revoked token back.
+    `paths` are all files that it changed, and `files` those that undoing it restores. A change of a token has none, so
+    that nobody brings a revoked token back.
     """
 
     id: str
@@ -64,6 +67,7 @@ class HistoryEntry:
     action: str
     names: tuple[str, ...]
     difference: str
+    paths: tuple[str, ...] = ()
     files: tuple[EditedFile, ...] = ()
     items: tuple[EditedItem, ...] = ()
     secrets: tuple[str, ...] = ()
@@ -73,6 +77,9 @@ class HistoryEntry:
     def can_undo(self) -> bool:
         """Whether it can be undone. Old values of secrets and tokens are not kept."""
         return bool(self.files)
+
+
+ENTRIES = TypeAdapter(list[HistoryEntry])
 
 
 class EditHistory:
@@ -150,26 +157,23 @@ def _parse_history(text: str, source: Path | str) -> list[HistoryEntry]:
     try:
         data: Any = json.loads(text) if text else {"version": VERSION, "entries": []}
         check_version(data.get("version"), VERSION, source)
-        return [_parse_entry(each) for each in data["entries"]]
+        return ENTRIES.validate_python(data["entries"])
+    except ValidationError as error:  # its message would contain old texts of settings files
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _unreadable(source, f"{place}: {describe_problem(first)}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _unreadable(source, error) from None
 
 
-def _unreadable(source: Path | str, error: Exception) -> ToolError:
+def _unreadable(source: Path | str, error: Exception | str) -> ToolError:
     place = Location(str(source))
     hint = "fix it, or delete it to begin a new history"
     return ToolError(f"cannot read {source}: {error}", hint=hint, location=place, code=STORAGE)
 
 
 def _render_history(entries: Sequence[HistoryEntry]) -> str:
-    kept = [asdict(each) for each in entries[:MAX_ENTRIES]]
+    kept = ENTRIES.dump_python(list(entries[:MAX_ENTRIES]), mode="json")
     while len(text := json.dumps({"version": VERSION, "entries": kept})) > MAX_BYTES and len(kept) > 1:
         kept.pop()
     return text
-
-
-def _parse_entry(data: JsonMapping) -> HistoryEntry:
-    lists = {name: tuple(data[name]) for name in ("names", "secrets")}
-    files = tuple(EditedFile(**each) for each in data["files"])
-    items = tuple(EditedItem(**each) for each in data["items"])
-    return HistoryEntry(**{**data, **lists, "files": files, "items": items})

@@ -168,6 +168,7 @@ def make_entry(planned: PlannedEdit, actor: str, transport: str) -> HistoryEntry
         actor=actor,
         transport=transport,
         difference=planned.difference,
+        paths=tuple(str(edit.before.path) for edit in planned.edits),
         files=tuple(files),
         items=planned.items,
         secrets=tuple(planned.secrets),

@@ -25,8 +25,9 @@ LAUNCH_KEYS = frozenset({"command", "args", "env", "cwd", "url", "headers", "tra
 
 @dataclass(frozen=True, slots=True)
 class PlannedServers:
-    """An edit that adds servers, and notes for the person."""
+    """An edit that adds servers to a file, and notes for the person."""
 
+    file: Path
     edit: PlannedEdit
     result: ServerImport
 
@@ -103,10 +104,9 @@ class ServerChanges:
             changes,
             secrets=result.secrets,
             directory=self._directory,
-            is_local=True,
             names=result.servers,
         )
-        return PlannedServers(plan, result)
+        return PlannedServers(self._editor.get_config(self._directory), plan, result)
 
     def _check_new(self, name: str) -> None:
         if self._editor.find(SERVERS, name).value is not None:

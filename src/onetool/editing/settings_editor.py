@@ -13,7 +13,6 @@ from typing import Any
 
 from onetool import paths
 from onetool.clients import text_files, yaml_edit
-from onetool.clients.edits import value_at
 from onetool.clients.text_files import TextFile
 from onetool.config import scaffold
 from onetool.config.contents import TRUST_FILE, SettingsContents, stamp_files, stamp_paths
@@ -106,8 +105,9 @@ class SettingsEditor:
         self._known = {}
 
     def find(self, section: str, name: str, directory: Path | None = None) -> SettingsItem:
-        """Return an entry from the file that defines it: of several layers, the one that wins."""
-        for file, data, prefix in self._list_documents(section, name):
+        """Return an entry from the file that defines it, in this directory, or else in the layer that wins."""
+        layers = [directory] if directory is not None else reversed(self._directories.layers)
+        for file, data, prefix in self._list_documents(section, name, layers):
             found: Any = data
             for key in prefix:
                 found = found.get(key) if isinstance(found, dict) else None
@@ -117,19 +117,13 @@ class SettingsEditor:
         is_users = section in USER_KEYS and self._directories.config_file is None
         return SettingsItem(section, name, self.get_config(self._directories.user if is_users else directory), None)
 
-    def find_local(self, section: str, name: str, directory: Path | None) -> SettingsItem:
-        """Return an entry of the file to which new entries are added."""
-        file = self.read_file(self.get_config(directory))
-        data = yaml_edit.parse_mapping(file.text, str(file.path))
-        return SettingsItem(section, name, file.path, value_at(data, (section, name)))
-
     def _hides_files(self, _file: TextFile, _data: JsonMapping, _section: str, _name: str) -> bool:
         """Return whether a document says that there is no such entry, whatever the next ones say."""
         return False
 
-    def _list_documents(self, section: str, name: str) -> Iterator[Document]:
-        """Yield the files that may define an entry, the winning one first, and the path of the entry in each."""
-        for directory in reversed(self._directories.layers):
+    def _list_documents(self, section: str, name: str, layers: Iterable[Path]) -> Iterator[Document]:
+        """Yield the files of these directories that may define an entry, and the path of the entry in each."""
+        for directory in layers:
             file = self.read_file(self._directories.config_path(directory))
             yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
             for path in paths.agent_files(directory) if section == AGENTS else ():
@@ -150,6 +144,15 @@ class SettingsEditor:
     def _list_secret_files(self) -> list[Path]:
         return [directory / paths.SECRETS for directory in self._directories.layers]
 
+    def list_changes(self) -> list[HistoryEntry]:
+        """Return the last edits of these settings, newest first, and not those of other projects."""
+        roots = (self._directories.user, *self._directories.layers)
+
+        def is_here(path: str) -> bool:
+            return any(paths.is_inside(Path(path), root) for root in roots)
+
+        return [entry for entry in self.history.list_entries() if all(map(is_here, entry.paths))]
+
     # --- planning -------------------------------------------------------------------------------------------------
 
     def plan(
@@ -159,20 +162,18 @@ class SettingsEditor:
         *,
         secrets: Mapping[str, str | None] | None = None,
         directory: Path | None = None,
-        is_local: bool = False,
         names: Iterable[str] = (),
     ) -> PlannedEdit:
         """Return an edit that makes these changes. Raise ConfigError if the settings would be invalid.
 
-        `directory` is the settings directory of new entries and of secrets. With `is_local`, entries that others define
-        are changed there, too.
+        `directory` is the settings directory that is changed, whatever others define; by default, entries are changed
+        where they are defined, and new entries and secrets are added to the data directory.
         """
         check_sizes(changes, secrets or {})
         files: dict[Path, FileEdit] = {}
         items = []
         for change in changes:
-            find = self.find_local if is_local else self.find
-            item = find(change.section, change.name, directory)
+            item = self.find(change.section, change.name, directory)
             if change.value is not None and item.value is None:
                 check_name(change.section, change.name)
             target = self._choose_file(item)
@@ -185,7 +186,7 @@ class SettingsEditor:
 
     def plan_undo(self, entry_id: str) -> PlannedEdit:
         """Return the edit that undoes one of the last edits. Raise EditConflict if an entry has changed since."""
-        entry = next((each for each in self.history.list_entries() if each.id == entry_id), None)
+        entry = next((entry for entry in self.list_changes() if entry.id == entry_id), None)
         if entry is None:
             raise ToolError(f"no change {quote(entry_id)} in the history", hint="list them: onetool settings history")
         if not entry.can_undo:
@@ -233,7 +234,7 @@ class SettingsEditor:
 
     def _check_other_layers(self, item: SettingsItem) -> None:
         """Raise if another file defines the entry too: it would still be there."""
-        for file, data, prefix in self._list_documents(item.section, item.name):
+        for file, data, prefix in self._list_documents(item.section, item.name, self._directories.layers):
             if file.path != item.file and (not prefix or has_entry(data, item.section, item.name)):
                 what = f"{item.section}.{item.name}"
                 raise ToolError(f"{what} is also set in {file.path}", hint=f"remove it from {file.path} first")

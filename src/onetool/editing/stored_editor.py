@@ -1,6 +1,6 @@
 """Edits the settings in a store, which replicas share, and leaves the files as they are. All methods block."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +40,9 @@ class StoredSettingsEditor(SettingsEditor):
     def history(self) -> EditHistory:
         return StoredHistory(self._storage)
 
+    def list_changes(self) -> list[HistoryEntry]:
+        return self.history.list_entries()
+
     def get_config(self, _directory: Path | None = None) -> Path:
         return STORED_CONFIG
 
@@ -75,10 +78,13 @@ class StoredSettingsEditor(SettingsEditor):
     def _hides_files(self, file: TextFile, data: JsonMapping, section: str, name: str) -> bool:
         return file.path == STORED_CONFIG and has_entry(data, section, name)
 
-    def _list_documents(self, section: str, name: str) -> Iterator[Document]:
+    def find(self, section: str, name: str, _directory: Path | None = None) -> SettingsItem:
+        return super().find(section, name)
+
+    def _list_documents(self, section: str, name: str, layers: Iterable[Path]) -> Iterator[Document]:
         file = self.read_file(STORED_CONFIG)
         yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
-        yield from super()._list_documents(section, name)
+        yield from super()._list_documents(section, name, layers)
 
     def _list_secret_files(self) -> list[Path]:
         return [*super()._list_secret_files(), STORED_SECRETS]
@@ -88,7 +94,7 @@ class StoredSettingsEditor(SettingsEditor):
 
     def _change_text(self, text: str, _item: SettingsItem, change: ItemChange) -> str:
         path = change.section, change.name
-        files = super()._list_documents(*path)
+        files = super()._list_documents(*path, self._directories.layers)
         is_in_file = any(not prefix or has_entry(data, *path) for _, data, prefix in files)
         if change.value is None and not is_in_file:
             return yaml_edit.remove_value(text, str(STORED_CONFIG), path)

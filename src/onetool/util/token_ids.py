@@ -4,9 +4,11 @@ import hashlib
 
 TOKEN_ID_CHARS = 32
 SUBJECT_PREFIX = "jwt_"
+APPROVE = "approve"
 ADMIN = "admin"
 OWNER = "owner"
-SCOPES = ("use", "approve", ADMIN, OWNER)  # each includes those before it; `approve` itself calls no tools
+USE = "use"
+SCOPES = (USE, APPROVE, ADMIN, OWNER)  # each includes those before it; `approve` itself calls no tools
 
 
 def includes_scope(scope: str, needed: str) -> bool:

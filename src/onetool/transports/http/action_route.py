@@ -1,7 +1,7 @@
 """REST routes of actions: the models of the function are those of the request and the response."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_args, get_origin
@@ -11,14 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onetool.admin.action import Action
-from onetool.admin.model import Query, camel_case
+from onetool.admin.model import ApiModel, Query, camel_case
 from onetool.admin.precondition import Precondition, compute_etag
 from onetool.transports.http import identity
+from onetool.transports.http.api import events
 from onetool.transports.http.api.common import Api
+from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import conditional_response, json_response, read_precondition
 from onetool.transports.http.routing import Operation, ResponseSpec, read_query
 from onetool_child.json_types import JsonObject
+
+INPUTS = (str, bytes, Precondition, BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,8 @@ class ActionRoute:
     `has_etag`, the response has an ETag, and no body if the client has it already. With `sends_etag`, the response to a
     write has the ETag of what was changed. `created` describes the response with status 201 of an action that returns
     whether the thing is new. `media` are the media types of a body that is not JSON, and `render` makes the response
-    if it is not JSON.
+    if it is not JSON. `watches` is a kind of state: a client may ask for events, with the response at first and after
+    each change of that state. Parameters of the action of other types are for commands.
     """
 
     method: str
@@ -44,10 +49,12 @@ class ActionRoute:
     is_redacted: bool = True  # secrets are removed from the response
     media: Mapping[str, JsonObject] | None = None
     render: Callable[[Any], Response] | None = None
+    watches: str = ""
 
     def make_operation(self, api: Api) -> Operation:
         signature = inspect.signature(self.action.function)
-        inputs = {name: parameter.annotation for name, parameter in list(signature.parameters.items())[2:]}
+        annotations = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        inputs = {name: kind for name, kind in annotations.items() if _is_input(kind)}
         models = [get_args(kind)[-1] if _is_late(kind) else kind for kind in inputs.values()]
         models = [kind for kind in models if issubclass(kind, BaseModel)]
         answer = get_args(signature.return_annotation)[0] if self.created else signature.return_annotation
@@ -69,14 +76,24 @@ class ActionRoute:
     def _describe_responses(self, answer: Any) -> dict[int, ResponseSpec]:
         if self.render is not None:
             return {self.status: ResponseSpec(self.description, media=self.media or {})}
-        responses = {self.status: ResponseSpec(self.description, answer)}
+        described = f"{self._event}, at first and after each change; endless"
+        media = events.describe_stream(described) if self.watches else {}
+        responses = {self.status: ResponseSpec(self.description, answer, media)}
         return {**responses, 201: ResponseSpec(self.created, answer)} if self.created else responses
+
+    @property
+    def _event(self) -> str:
+        """The name of the events of a response that is watched."""
+        return self.path.rpartition("/")[2]
 
     async def _handle(self, api: Api, inputs: Mapping[str, Any], request: Request) -> Response:
         person = identity.get_person(request)
         self.action.authorize(api.app, person)  # before the input is read
         arguments = {name: await _read_input(api, request, name, kind) for name, kind in inputs.items()}
-        answer = await self.action(api.app, person, **arguments)
+        execute = partial(self.action, api.app, person, **arguments)
+        if self.watches and events.wants_events(request):
+            return EventStream(partial(self._watch, api, execute), ends_with_server=True)
+        answer = await execute()
         status = self.status
         if self.created:
             answer, is_new = answer
@@ -95,6 +112,19 @@ class ActionRoute:
         if tag is None and self.sends_etag:
             tag = compute_etag(data)
         return json_response(data, status, {"etag": tag} if tag else None)
+
+    async def _watch(self, api: Api, execute: Callable[[], Awaitable[ApiModel]], feed: Feed) -> None:
+        sent = None
+        async for _ in api.app.changes.watch(self.watches):
+            answer = await execute()
+            if answer != sent:
+                sent = answer
+                feed.put(self._event, await api.run_in_thread(partial(api.to_json, answer)))
+                await feed.wait_until_sent()
+
+
+def _is_input(kind: Any) -> bool:
+    return _is_late(kind) or (isinstance(kind, type) and issubclass(kind, INPUTS))
 
 
 def _is_late(kind: Any) -> bool:

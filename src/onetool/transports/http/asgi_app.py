@@ -13,19 +13,14 @@ from starlette.routing import Route, Router
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
-from onetool.transports.http.api.agents import AgentHandlers
 from onetool.transports.http.api.approvals import ApprovalHandlers
 from onetool.transports.http.api.audit import AuditHandlers
 from onetool.transports.http.api.changes import ChangeHandlers
 from onetool.transports.http.api.clients import ClientHandlers
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.api.requirements import RequirementHandlers
 from onetool.transports.http.api.results import ResultHandlers
 from onetool.transports.http.api.runs import RunHandlers
-from onetool.transports.http.api.servers import ServerHandlers
 from onetool.transports.http.api.session import SessionHandlers
-from onetool.transports.http.api.settings import SettingsHandlers
-from onetool.transports.http.api.settings_edits import SettingsEdits
 from onetool.transports.http.api.sign_ins import SignInHandlers
 from onetool.transports.http.api.stats import StatsHandlers
 from onetool.transports.http.api.tool_calls import ToolCallHandlers
@@ -146,11 +141,6 @@ def _operations(
     yield from (route.make_operation(api) for route in IMPORT_ROUTES)
     yield from ApprovalHandlers(api).operations()
     yield from SessionHandlers(api, sessions).operations()
-    edits = SettingsEdits(api)
-    yield from ServerHandlers(api, edits).operations()
-    yield from AgentHandlers(api, edits).operations()
-    yield from SettingsHandlers(api, edits).operations()
-    yield from RequirementHandlers(api, edits).operations()
     yield from (route.make_operation(api) for route in ROUTES)
     yield from AuditHandlers(api).operations()
     summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}

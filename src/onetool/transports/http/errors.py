@@ -84,7 +84,8 @@ class ApiError(Exception):
     @classmethod
     def from_error(cls, error: ToolError) -> "ApiError":
         if isinstance(error, AdminError):
-            return cls(error.code, error.message, error.details, hint=error.hint)
+            details = {camel_case(key): value for key, value in error.details.items()}
+            return cls(error.code, error.message, details, hint=error.hint)
         fields = dict(error.fields)
         code = fields.pop("code", None)
         wait = fields.pop("retry_after", None)

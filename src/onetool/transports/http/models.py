@@ -14,7 +14,6 @@ from pydantic import (
     create_model,
 )
 
-from onetool.admin.imports import SecretUseKey
 from onetool.admin.model import (
     MAX_NUMBER,
     SIZE_DESCRIPTION,
@@ -101,27 +100,6 @@ class RunListQuery(RunFilterQuery):
 # --- calls and runs ------------------------------------------------------------------------------------------------
 
 
-class RequirementsBody(ApiModel):
-    """Hosts and secrets that imported tools need. Values of secrets are stored and never shown."""
-
-    hosts: Annotated[list[str], Field(max_length=100, description="Hosts to add to http.allowedHosts")] = Field(
-        default=[]
-    )
-    secrets: Annotated[
-        dict[str, Annotated[str, Field(min_length=1, max_length=20_000)]],
-        Field(max_length=100, description="Values by the names of secrets"),
-    ] = Field(default={})
-    secret_uses: Annotated[
-        list[SecretUseKey], Field(max_length=100, description="Secrets that tools may send; needs scope `owner`")
-    ] = Field(default=[])
-
-
-class RequirementsResult(ApiModel):
-    hosts: list[str] = Field(description="Hosts that were added")
-    secrets: list[str] = Field(description="Names of secrets that were stored")
-    difference: str = Field(description="Difference of the settings file")
-
-
 class Call(ApiModel):
     args: JsonObject = Field(default_factory=dict, description="Arguments, as defined by the tool's argSchema")
 
@@ -182,38 +160,6 @@ class SessionStatus(ApiModel):
     agent: str | None
     scope: str | None
     sign_in: list[SignInOption] = Field(description="Issuers with which people can sign in")
-
-
-class SignInRequest(ApiModel):
-    account: Annotated[str, Field(max_length=200, description="Account of the server; the first by default")] = ""
-
-
-class SignOutQuery(Query):
-    account: Text = Field(default="", description="Account of the server; the first by default")
-
-
-class SignInStarted(ApiModel):
-    url: str = Field(description="URL of the authorization server, to be opened in the same browser")
-
-
-class SignOut(ApiModel):
-    signed_out: bool
-
-
-class ServerSignIn(ApiModel):
-    name: str = Field(description="Name of the server")
-    account: str | None = None
-    agent: str | None = Field(default=None, description="Agent of the sign-in; null if all agents share it")
-    signed_in: bool
-    user: str | None = Field(default=None, description="Name of the user, if the authorization server sent it")
-    expires_at: str | None = Field(default=None, description="Expiry of the current token")
-    refreshes: bool = Field(default=False, description="Whether the token is refreshed without a person")
-    scope: str | None = None
-    issuer: str | None = None
-
-
-class ServerSignInList(ApiModel):
-    sign_ins: list[ServerSignIn]
 
 
 class Medium(ApiModel):

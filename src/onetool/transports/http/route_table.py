@@ -8,7 +8,21 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from onetool.admin import completions, imports, packs, request_preview, stored_tools, tokens, tools
+from onetool.admin import (
+    agents,
+    completions,
+    imports,
+    packs,
+    request_preview,
+    requirements,
+    secrets,
+    servers,
+    settings,
+    sign_ins,
+    stored_tools,
+    tokens,
+    tools,
+)
 from onetool.admin.imports import ExportedBundle
 from onetool.transports.http.action_route import ActionRoute
 from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT
@@ -108,12 +122,56 @@ IMPORT_ROUTES = (
         errors=DENIED,
     ),
 )
+MISSING = ("not_found",)
+EDITED = "The change"
+EDIT_ERRORS = ("not_found", "duplicate", "precondition_failed", "read_only")
+SERVER = "/api/servers/{name}"
+AGENT = "/api/agents/{name}"
+AGENT_TOOLS = f"{AGENT}/tools"
+VERDICTS = "The tools and the decisions about them"
+SECRET = "/api/secrets/{name}"  # noqa: S105 - not a secret
+HISTORY = "/api/settings/history"
+HOSTS = "/api/settings/hosts"
+
 ROUTES = (
+    ActionRoute("GET", "/api/servers", servers.list_servers, "The configured servers"),
+    ActionRoute("GET", SERVER, servers.get_server, "The server", errors=MISSING),
+    ActionRoute("POST", "/api/servers", servers.add_servers, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("PATCH", SERVER, servers.change_server, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("DELETE", SERVER, servers.remove_server, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("POST", f"{SERVER}/start", servers.start_server, "The server", errors=MISSING),
+    ActionRoute("POST", f"{SERVER}/stop", servers.stop_server, "The server", errors=MISSING),
+    ActionRoute(
+        *("POST", f"{SERVER}/accept", servers.accept_tools, "The accepted differences"),
+        errors=("not_found", "definitions_changed"),
+    ),
+    ActionRoute("GET", "/api/agents", agents.list_agents, "The agents that the caller may see"),
+    ActionRoute("GET", AGENT, agents.get_agent, "The agent", errors=MISSING),
+    ActionRoute("PATCH", AGENT, agents.change_agent, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("DELETE", AGENT, agents.remove_agent, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("GET", AGENT_TOOLS, agents.list_agent_tools, VERDICTS, errors=MISSING),
+    ActionRoute("POST", AGENT_TOOLS, agents.preview_agent_tools, VERDICTS, errors=MISSING),
+    ActionRoute("POST", f"{AGENT}/check", agents.check_call, "The decision", errors=MISSING),
+    ActionRoute("GET", HISTORY, settings.list_changes, "The last changes, newest first", watches="settings"),
+    ActionRoute("POST", f"{HISTORY}/{{changeID}}/undo", settings.undo_change, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("GET", HOSTS, settings.list_hosts, "The hosts", errors=("read_only",)),
+    ActionRoute("PUT", HOSTS, settings.set_hosts, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("PATCH", HOSTS, settings.change_hosts, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("GET", "/api/secrets", secrets.list_secrets, "Names of secrets", errors=("read_only",)),
+    ActionRoute("PUT", SECRET, secrets.set_secret, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("PUT", "/api/secret-uses", secrets.set_secret_use, EDITED, errors=EDIT_ERRORS),
+    ActionRoute("DELETE", SECRET, secrets.delete_secret, EDITED, errors=EDIT_ERRORS),
+    ActionRoute(
+        *("POST", "/api/requirements", requirements.add_requirements, "What was added"),
+        errors=("read_only", "duplicate"),
+    ),
+    ActionRoute("GET", "/api/sign-ins", sign_ins.list_sign_ins, "The servers that can be signed in to"),
+    ActionRoute("DELETE", "/api/sign-ins/{name}", sign_ins.sign_out, "Whether there was a sign-in", errors=MISSING),
     ActionRoute("GET", "/api/tokens", tokens.list_tokens, "Tokens"),
     ActionRoute(
         *("POST", "/api/tokens", tokens.create_token, "The token, which is not shown again"),
         status=201,
         errors=("duplicate",),
     ),
-    ActionRoute("DELETE", "/api/tokens/{name}", tokens.revoke_token, "The token was revoked", errors=("not_found",)),
+    ActionRoute("DELETE", "/api/tokens/{name}", tokens.revoke_token, "The token was revoked", errors=MISSING),
 )

@@ -792,7 +792,6 @@ export const messages = {
 
   // changes of settings
   "action.agents.add": "Add agent",
-  "action.agents.change": "Change agent",
   "action.agents.remove": "Remove agent",
   "action.agents.set": "Change agent",
   "action.hosts.change": "Change",

@@ -14,31 +14,24 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from onetool.admin.errors import raising
+from onetool.admin.sign_ins import SignInRequest, SignInStarted, begin_sign_in
 from onetool.errors import ToolError
 from onetool.oauth.credential import Identity
 from onetool.oauth.pending import CALLBACK_FIELDS, PENDING_SECONDS
-from onetool.oauth.sign_ins import CALLBACK_PATH, CLIENT_PATH, identify, make_server_target
+from onetool.oauth.sign_ins import CALLBACK_PATH, CLIENT_PATH, identify
 from onetool.transports.http import identity
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.auth import get_agent
 from onetool.transports.http.errors import ApiError
-from onetool.transports.http.models import (
-    ServerSignIn,
-    ServerSignInList,
-    SignInRequest,
-    SignInStarted,
-    SignOut,
-    SignOutQuery,
-)
 from onetool.transports.http.request_checks import LOCAL_NAMES
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.routing import Operation, ResponseSpec, read_query
+from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.util.token_ids import APPROVE
 
 if TYPE_CHECKING:
     from onetool_child.json_types import JsonObject
 
 ROOT = "/api/sign-ins"
-SCOPE = "approve"
 COOKIE = "onetool_sign_in"
 LIST_SECONDS = 5.0
 PAGE = (
@@ -52,65 +45,30 @@ class SignInHandlers:
         self._api = api
 
     def operations(self) -> Iterator[Operation]:
-        listed = {200: ResponseSpec("The servers that can be signed in to", ServerSignInList)}
-        yield Operation("GET", ROOT, self.list_sign_ins, "List servers and whether the agent is signed in", listed)
         path = f"{ROOT}/{{name}}"
         started = {200: ResponseSpec("The URL at which a person signs in", SignInStarted)}
         summary = "Start to sign in to a server"
         errors = ("not_found",)
         yield Operation("POST", path, self.start, summary, started, body=SignInRequest, errors=errors)
-        ended = {200: ResponseSpec("Whether there was a sign-in", SignOut)}
-        yield Operation("DELETE", path, self.sign_out, "Sign out of a server", ended, SignOutQuery, errors=errors)
 
     def routes(self) -> list[Route]:
         return [Route(CALLBACK_PATH, self.receive_callback), Route(CLIENT_PATH, self.get_client_document)]
 
-    async def list_sign_ins(self, request: Request) -> Response:
-        identity.get_person(request).require(SCOPE, "reading sign-ins")
-        app = self._api.app
-        agent = get_agent(request.scope)
-        found = list[ServerSignIn]()
-        for name, server in app.settings.servers.items():
-            target = make_server_target(name, server)
-            if target is None or target.is_machine:
-                continue
-            is_listed = not target.is_optional or app.servers.upstream(name).main.state == "sign_in_required"
-            for account in target.accounts or ("",):
-                state = await app.sign_ins.describe(identify(target, account, agent))
-                if is_listed or state["signed_in"]:
-                    found.append(ServerSignIn.model_validate({"name": name, **state}))
-        return self._api.respond(ServerSignInList(sign_ins=found))
-
     async def start(self, request: Request) -> Response:
-        by = identity.get_person(request).require(SCOPE, "signing in to servers")
+        person = identity.get_person(request)
+        person.require(APPROVE, "signing in to servers")
         body = await self._api.parse(request, SignInRequest.parse)
-        wanted = await self._identify(request, body.account)
         app = self._api.app
+        name = str(request.path_params["name"])
+        with raising("not_found", name=name):
+            target = identify(await app.sign_ins.find_target(name), body.account, person.agent_name)
         redirect = f"{app.sign_ins.public_url or _read_local_url(request)}{CALLBACK_PATH}"
-        try:
-            pending = await app.sign_ins.begin(wanted, redirect)
-        except ToolError as error:
-            raise ApiError("invalid", error.message, hint=error.hint) from None
-        app.audit.change("sign_in.started", [wanted.label], actor=by, transport="http")
+        with raising("invalid"):
+            pending = await begin_sign_in(app, person, target, redirect)
         is_secure = "; Secure" if redirect.startswith("https://") else ""
         attributes = f"Path={CALLBACK_PATH}; Max-Age={PENDING_SECONDS:.0f}; HttpOnly; SameSite=Lax"
         header = f"{COOKIE}={pending.browser}; {attributes}"
         return json_response(SignInStarted(url=pending.url).as_json(), headers={"set-cookie": header + is_secure})
-
-    async def sign_out(self, request: Request) -> Response:
-        by = identity.get_person(request).require(SCOPE, "signing out of servers")
-        wanted = await self._identify(request, read_query(SignOutQuery, request).account)
-        is_ended = await self._api.app.sign_ins.sign_out(wanted)
-        self._api.app.audit.change("sign_in.ended", [wanted.label], actor=by, transport="http")
-        return self._api.respond(SignOut(signed_out=is_ended))
-
-    async def _identify(self, request: Request, account: str) -> Identity:
-        name = str(request.path_params["name"])
-        try:
-            target = await self._api.app.sign_ins.find_target(name)
-            return identify(target, account, get_agent(request.scope))
-        except ToolError as error:
-            raise ApiError("not_found", error.message, {"name": name}, hint=error.hint) from None
 
     # --- what browsers and authorization servers open -----------------------------------------------------------------
 

@@ -1,0 +1,135 @@
+"""Secrets: their names, what uses them, and which bundles may send them where. Values are never returned."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync as run_in_thread
+from pydantic import Field
+
+from onetool.admin.action import action
+from onetool.admin.errors import AdminError
+from onetool.admin.model import ApiModel
+from onetool.admin.person import Person
+from onetool.admin.secret_users import SecretUserInfo, map_secret_users
+from onetool.admin.settings_edits import EditQuery, EditResult, check_editable, edit, open_editor
+from onetool.app import OneTool
+from onetool.bundles.rules import check_slug
+from onetool.bundles.secret_bindings import SECTION, SecretUse, change_bindings, normalize_origin
+from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.editing.settings_editor import SettingsEditor
+from onetool.errors import ToolError
+from onetool.util.token_ids import ADMIN, OWNER
+
+MAX_VALUE_CHARS = 1_000_000
+
+
+class SecretInfo(ApiModel):
+    name: str
+    files: list[str]
+    used_by: list[SecretUserInfo]
+
+
+class SecretUseKey(ApiModel):
+    """A secret that tools of a bundle send to an origin."""
+
+    bundle: str
+    name: str
+    origin: str = Field(description="Such as `https://api.example.com`")
+
+    def to_use(self) -> SecretUse:
+        return SecretUse(self.bundle, self.name, normalize_origin(self.origin))
+
+
+class SecretUseInfo(SecretUseKey):
+    is_allowed: bool = Field(description="Whether an owner allowed it; if not, calls of these tools fail")
+
+
+class SecretList(ApiModel):
+    """Names of secrets. Values are never returned."""
+
+    secrets: list[SecretInfo]
+    uses: list[SecretUseInfo] = Field(description="Secrets that stored tools send, whether they are set or not")
+
+
+class SecretValue(ApiModel):
+    value: Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS)]
+
+
+@action(ADMIN, "reading names of secrets")
+async def list_secrets(app: OneTool, person: Person) -> SecretList:  # noqa: ARG001
+    """List the names of secrets."""
+    check_editable(app)
+    files = await run_in_thread(lambda: open_editor(app).list_secrets())
+    users = await map_secret_users(app)
+    uses = await run_in_thread(app.bundles.list_secret_uses)
+    return SecretList(
+        secrets=[SecretInfo(name=name, files=paths, used_by=users.get(name, [])) for name, paths in files.items()],
+        uses=[SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings)) for use in uses],
+    )
+
+
+@action(ADMIN, "setting secrets")
+async def set_secret(
+    app: OneTool, person: Person, name: str, query: EditQuery, body: SecretValue, *, directory: Path | None = None
+) -> EditResult:
+    """Set a secret."""
+    check_secret_name(name)
+    secrets = {name: body.value}
+    edited = await edit(
+        app, person, lambda editor: editor.plan("secrets.set", [], secrets=secrets, directory=directory), query
+    )
+    notes = [
+        f"Tools of bundle {bundle} may send it to {', '.join(origins[name])}"
+        for bundle, origins in app.settings.bundle_secrets.items()
+        if name in origins
+    ]
+    return edited.model_copy(update={"notes": notes})
+
+
+@action(OWNER, "allowing tools to send secrets")
+async def set_secret_use(app: OneTool, person: Person, query: EditQuery, body: SecretUseInfo) -> EditResult:
+    """Allow or disallow tools of a bundle to send a secret to an origin; needs scope `owner`."""
+    return await change_secret_uses(app, person, query, [body.to_use()], is_allowed=body.is_allowed)
+
+
+async def change_secret_uses(
+    app: OneTool, person: Person, query: EditQuery, uses: list[SecretUse], *, is_allowed: bool
+) -> EditResult:
+    """Allow or disallow these uses in one edit."""
+    kind = "secrets.allow" if is_allowed else "secrets.disallow"
+    names = dict.fromkeys([*(use.name for use in uses), *(use.bundle for use in uses)])
+
+    def plan(editor: SettingsEditor) -> PlannedEdit:
+        return editor.plan(kind, plan_secret_uses(editor, uses, is_allowed=is_allowed), names=names)
+
+    return await edit(app, person, plan, query)
+
+
+def plan_secret_uses(editor: SettingsEditor, uses: Iterable[SecretUse], *, is_allowed: bool) -> list[ItemChange]:
+    """Return the changed entries of the setting `bundle_secrets`."""
+    entries: dict[str, Any] = {}
+    for use in uses:
+        check_slug(use.bundle)
+        check_secret_name(use.name)
+        if use.bundle not in entries:
+            entries[use.bundle] = editor.find(SECTION, use.bundle).value
+        entries[use.bundle] = change_bindings(entries[use.bundle], use, is_allowed=is_allowed)
+    return [ItemChange(SECTION, bundle, entry) for bundle, entry in entries.items()]
+
+
+@action(ADMIN, "deleting secrets")
+async def delete_secret(
+    app: OneTool, person: Person, name: str, query: EditQuery, *, directory: Path | None = None
+) -> EditResult:
+    """Delete a secret."""
+
+    def plan(editor: SettingsEditor) -> PlannedEdit:
+        try:
+            return editor.plan("secrets.delete", [], secrets={name: None}, directory=directory)
+        except ToolError as error:
+            if name in editor.list_secrets():
+                raise
+            raise AdminError("not_found", error.message, {"name": name}, hint=error.hint) from None
+
+    return await edit(app, person, plan, query)
