@@ -54,7 +54,7 @@ class EditedItem:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An edit. `difference` contains no secrets; `secrets` are the names of secrets that it set or deleted.
+    """An edit. `difference` contains the names of secrets that it set or deleted, and no values of secrets.
 
     `paths` are all files that it changed, and `files` those that undoing it restores. A change of a token has none, so
     that nobody brings a revoked token back.
@@ -70,7 +70,6 @@ class HistoryEntry:
     paths: tuple[str, ...] = ()
     files: tuple[EditedFile, ...] = ()
     items: tuple[EditedItem, ...] = ()
-    secrets: tuple[str, ...] = ()
     undoes: str = ""
 
     @property

@@ -171,7 +171,6 @@ def make_entry(planned: PlannedEdit, actor: str, transport: str) -> HistoryEntry
         paths=tuple(str(edit.before.path) for edit in planned.edits),
         files=tuple(files),
         items=planned.items,
-        secrets=tuple(planned.secrets),
         undoes=planned.undoes,
     )
 
