@@ -203,7 +203,7 @@ class PartsFactory:
         execution = loaded.settings.execution
         if old is not None and old.loaded.settings.execution == execution:
             return old.cells
-        limits = CellLimits(**execution.model_dump(include={*CellLimits.__dataclass_fields__}))
+        limits = CellLimits(**execution.model_dump(include={*CellLimits._fields}))
         return self._make_cells(limits, on_stray=lambda text: self._log.event("cell.output", text=text))
 
     def _make_net(self, loaded: Loaded, old: Parts | None) -> Net:

@@ -13,10 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from onetool.children.process import GUARD, Variables
 from onetool.errors import ToolError
@@ -35,8 +34,7 @@ KILLED_SECONDS = 5.0  # for the kernel to end killed processes
 DRAIN_SECONDS = 1.0  # to read the remaining output of an ended process
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A program to run. It may read and execute `readable` only; `starts_others` means that it has descendants."""
 
     command: Sequence[str]
@@ -48,8 +46,7 @@ class Program:
     starts_others: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The result of a program. `status` is None if it was killed: after a timeout, or because a callback stopped it."""
 
     status: int | None

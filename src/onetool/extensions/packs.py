@@ -5,9 +5,10 @@ Nothing is read at startup. `refresh` looks for new files; a tool checks its own
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -44,8 +45,7 @@ TOOLS_DIRECTORY = "tools"
 PackBackend = WorkerBackend | QueueBackend
 
 
-@dataclass(frozen=True, slots=True)
-class _Setup:
+class _Setup(NamedTuple):
     """The settings of a pack. If they change, the worker is replaced."""
 
     settings: PackSettings

@@ -13,7 +13,7 @@ from functools import cached_property
 from hashlib import sha256
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool.core.context import Effect, Permission, effects, permissions
 from onetool.core.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
@@ -41,8 +41,7 @@ IGNORED = "ignored"  # the code of problems that only say what is not a tool
 Stamp = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     name: str
     input: Schema
     description: str

@@ -6,8 +6,7 @@ the next attempt is due.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onetool.children.supervised import Supervised
 from onetool.core.context import ToolContext
@@ -24,8 +23,7 @@ MAX_LOGGED_PER_SECOND = 2 << 20  # characters
 Prepare = Callable[[Extension, Report], Awaitable[WorkerLaunch]]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(NamedTuple):
     """The timeouts of a pack in seconds."""
 
     start: float

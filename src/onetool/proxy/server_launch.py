@@ -6,8 +6,8 @@ server of a trusted project may run the code of the project, but npx does not lo
 """
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from onetool.children.process import Variables
 from onetool.config.load import Loaded
@@ -26,8 +26,7 @@ SAFE_PATH_VARIABLES = {"PYTHONSAFEPATH": "1"}  # Python does not import from the
 FALLBACK_DIRECTORY = Path("/")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLaunch:
+class ServerLaunch(NamedTuple):
     """The parameters of a server process. `private` is its private directory, if it uses one; created on demand."""
 
     command: tuple[str, ...]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from anyio.to_thread import run_sync as run_in_thread
@@ -53,8 +53,7 @@ OnChange = Callable[[str, str], None]  # kind (tools, prompts, resources or reso
 Install = Callable[[UpstreamSession, Definitions], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamServices:
+class UpstreamServices(NamedTuple):
     """The services of the application for its upstream servers.
 
     `apply_disabled` returns a tool, disabled if a person has disabled it. With `shared`, other applications may use the

@@ -1,7 +1,6 @@
 """Limits on the disk space of stored results, and which results are removed to make room for a new one."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from onetool.errors import StorageError
@@ -20,8 +19,7 @@ class Stored(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     max_bytes: int = DEFAULT_MAX_BYTES
     max_agent_bytes: int = DEFAULT_MAX_AGENT_BYTES
 

@@ -59,8 +59,7 @@ PROCESS_ONLY = "process-only"
 CLOSED_MESSAGE = "the run was ended: OneTool is shutting down"
 
 
-@dataclass(frozen=True, slots=True)
-class CellLimits:
+class CellLimits(NamedTuple):
     timeout: float = 120
     memory_mb: int = 512
     max_output_bytes: int = 104_857_600

@@ -7,7 +7,7 @@ placeholder. Code that forges a marker only changes what is shown, because no ca
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from onetool.core.bus.authorize import authorize, choose_account
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
@@ -28,8 +28,7 @@ MAX_PLAN_BYTES = 16 << 20  # of the arguments of all listed calls
 CHANGING_TOOLS = frozenset({"ot.background", "ot.reload", "ot.session_update"})
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCall:
+class ListedCall(NamedTuple):
     """A ticket for a call that is not made: its result is a marker."""
 
     recorded: Result

@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from glob import escape
+from typing import NamedTuple
 
 from onetool.runs.grants import MAX_COUNT, MAX_VALUE_CHARS, make_grants, show_value
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant
@@ -55,8 +55,7 @@ APPROVAL_FORM: JsonObject = {  # the decision is required: some clients accept e
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Approver:
+class Approver(NamedTuple):
     """A person whose answers count. `ask` shows a question; None means that the person declined."""
 
     ask: Callable[["Question"], Awaitable[JsonMapping | None]]

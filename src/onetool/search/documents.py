@@ -1,7 +1,6 @@
 """Types of the search: documents and hits."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["tool", "pack", "snippet", "alias"]
 Match = Literal["exact", "prefix", "word", "fuzzy", "text"]
@@ -19,8 +18,7 @@ def sort_key(key: Key) -> tuple[str, int]:
     return name, ORDER.index(kind)
 
 
-@dataclass(frozen=True, slots=True)
-class SearchDocument:
+class SearchDocument(NamedTuple):
     """A searchable document. `arguments` are names with their descriptions; `instructions` are those of a pack."""
 
     kind: Kind
@@ -34,8 +32,7 @@ class SearchDocument:
         return self.kind, self.name
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(NamedTuple):
     """A search hit. `score` is between 0 and 1, and comparable only within one search."""
 
     kind: Kind

@@ -28,8 +28,7 @@ Content = Mapping[bytes, SearchDocument]  # the documents of a database by their
 
 
 def compute_digest(document: SearchDocument) -> bytes:
-    fields = (document.kind, document.name, document.description, document.arguments, document.instructions)
-    return blake2b(repr(fields).encode(), digest_size=16).digest()
+    return blake2b(repr(tuple(document)).encode(), digest_size=16).digest()
 
 
 class IndexFile:

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from onetool.state.storage import State
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFunction:
+class CodeFunction(NamedTuple):
     signature: str
     description: str
     example: str

@@ -6,7 +6,6 @@ file. One page looks at a limited number of records.
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +26,7 @@ class StoredRecord(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFilter:
+class AuditFilter(NamedTuple):
     """A filter for records. Empty values match everything; records that something starts are left out by default."""
 
     kind: str = ""  # `call`, `change`, `decision` or `started`

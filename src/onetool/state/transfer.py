@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -54,8 +54,7 @@ RESULT_FILE = re.compile(r"(result|media)-([0-9a-f]{32})\.(txt|idx|json|meta\.js
 LAST_PART = "meta.json"  # written last: without it, the result does not exist
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """The state in files and the state in a database."""
 
     loaded: Loaded

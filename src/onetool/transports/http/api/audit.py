@@ -77,7 +77,7 @@ def _render_lines(records: Iterable[JsonMapping]) -> bytes:
 
 
 def build_filter(query: AuditQuery) -> AuditFilter:
-    return AuditFilter(**{name: getattr(query, name) for name in AuditFilter.__dataclass_fields__})
+    return AuditFilter(**{name: getattr(query, name) for name in AuditFilter._fields})
 
 
 def build_record(record: JsonMapping) -> AuditRecord:
