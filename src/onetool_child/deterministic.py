@@ -82,8 +82,7 @@ class Source:
 def _derive(key: bytes, purpose: bytes, number: int) -> bytes:
     from _blake2 import blake2b  # `hashlib` would load OpenSSL
 
-    digest: bytes = blake2b(number.to_bytes(8, "big"), key=key, person=purpose, digest_size=BLOCK_BYTES).digest()
-    return digest
+    return blake2b(number.to_bytes(8, "big"), key=key, person=purpose, digest_size=BLOCK_BYTES).digest()
 
 
 def _current() -> Source:

@@ -6,7 +6,7 @@ Nothing is evaluated again: variables and parts of plain dicts and lists are rea
 import ast
 import linecache
 from itertools import islice
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from onetool_child.pack_proxy import PackProxy, ToolProxy
@@ -78,7 +78,7 @@ def _is_tool(node: ast.expr, names: dict[str, Any]) -> bool:
 
 def _get_source(trace: TracebackType, file: str) -> str:
     """Return the source of the expression that failed, if it is on one line."""
-    code: CodeType = trace.tb_frame.f_code
+    code = trace.tb_frame.f_code
     first, last, start, end = next(islice(code.co_positions(), trace.tb_lasti // 2, None))
     if first is None or first != last:
         return ""

@@ -306,7 +306,7 @@ async def _run_in_thread(function: Callable[[], Any]) -> Any:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
+    answer = loop.create_future()
 
     def resolve(value: Any, error: BaseException | None) -> None:
         if answer.done():  # cancelled

@@ -217,7 +217,7 @@ class Registry:
 
     def __init__(self, *sources: ToolSource, aliases: Mapping[str, str] | None = None) -> None:
         self.sources = sources
-        self.aliases: Mapping[str, str] = aliases or {}
+        self.aliases = aliases or {}
         self.switches: DisabledTools | None = None
         self.switch_lock = asyncio.Lock()  # of changes that depend on what is enabled
         self._admits: Callable[[Tool | RegistryEntry], bool] | None = None  # filters the tools of a view

@@ -114,7 +114,7 @@ def render_name(query: str, system: System, full: bool, snippets: Snippets) -> s
 
     `snippets` are those that the agent can use.
     """
-    registry: Registry = system.registry
+    registry = system.registry
     query = _extract_name(query)
     if query.partition(".")[0] == PROJECTS and not registry.is_pack(PROJECTS):
         return render_projects(system)
@@ -238,7 +238,7 @@ def sort_hits(hits: list[SearchHit]) -> list[SearchHit]:
 
 def describe_hit(hit: SearchHit, system: System, snippets: Snippets) -> str | None:
     """Return a short description of a hit, or None if it no longer exists."""
-    registry: Registry = system.registry
+    registry = system.registry
     match hit.kind:
         case "tool":
             found = IN_CODE.get(hit.name) or registry.find_exact(hit.name)
@@ -304,7 +304,7 @@ def _render_no_hits(query: str, system: System, snippets: Snippets) -> str:
 
 
 def _render_alias(alias: str, system: System, *, full: bool) -> str | None:
-    registry: Registry = system.registry
+    registry = system.registry
     target = registry.aliases.get(alias)
     if target is None:
         return None
@@ -330,7 +330,7 @@ def _call_note(name: str) -> str:
 
 
 def _instructions(pack: str, system: System) -> str:
-    configured: Mapping[str, str] = system.settings.prompts.packs
+    configured = system.settings.prompts.packs
     text = next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
     return text or system.registry.describe(pack).strip()
 

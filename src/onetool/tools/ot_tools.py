@@ -29,7 +29,6 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from onetool.core.registry import Registry
     from onetool.state.session_store import SessionValue
     from onetool.stats.summary import StatsSummary
 
@@ -628,7 +627,7 @@ class _RestrictedSystem:
     """The system as an agent with a list of tools, or a run with hidden packs, sees it."""
 
     def __init__(self, system: System, context: ToolContext) -> None:
-        self.registry: Registry = system.registry.only(
+        self.registry = system.registry.only(
             lambda tool: context.admits(tool) and python_name(tool.pack) not in context.run.hidden
         )
         self._system = system
