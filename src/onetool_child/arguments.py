@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Convert = Callable[[Any], Any]
+    Values = dict[str, Any]  # of parameters or fields, by name
 
 PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
 FLOATS = (float, "float")
@@ -45,7 +46,7 @@ class Mismatch(ValueError):
         self.value = value
 
 
-def bind(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def bind(function: Callable[..., Any], args: Mapping[str, Any]) -> tuple[list[Any], Values]:
     """Return the positional and the keyword arguments for a function."""
     parameters = _get_parameters(function)
     converters = _get_converters(function)
@@ -109,7 +110,7 @@ class Parameters:
     def __init__(self, function: Any) -> None:
         inner = _unwrap(function)
         code = getattr(inner, "__code__", None)
-        self.positional: dict[str, Any] = {}  # with their defaults; None for required ones
+        self.positional: Values = {}  # with their defaults; None for required ones
         self.only_positional = 0
         self.variadic = self.keywords = ""
         self.names: frozenset[str] = frozenset()
@@ -135,7 +136,7 @@ def _get_parameters(function: Callable[..., Any]) -> Parameters:
     return Parameters(function)
 
 
-def _bind_positional(parameters: Parameters, named: dict[str, Any]) -> list[Any]:
+def _bind_positional(parameters: Parameters, named: Values) -> list[Any]:
     """Return the positional arguments up to the last one passed; omitted ones get their default."""
     if not parameters.only_positional and not parameters.variadic:
         return []
@@ -181,7 +182,7 @@ def _is_plain(hint: Any) -> bool:
         return False
 
 
-def _get_hints(thing: Any) -> dict[str, Any]:
+def _get_hints(thing: Any) -> Values:
     """Return the annotations of a function or class. Their metadata is only kept for pydantic."""
     from typing import get_type_hints
 
@@ -194,7 +195,7 @@ def _get_hints(thing: Any) -> dict[str, Any]:
         return {name: _resolve_hint(hint, scope, extras) for name, hint in thing.__annotations__.items()}
 
 
-def _resolve_hint(hint: Any, scope: dict[str, Any], extras: bool) -> Any:
+def _resolve_hint(hint: Any, scope: Values, extras: bool) -> Any:
     from typing import Any, get_type_hints
 
     try:
@@ -361,7 +362,7 @@ def _make_literal_check(choices: tuple[Any, ...]) -> Convert:
     return check
 
 
-def _convert_fields(kind: type, value: Any) -> dict[str, Any]:
+def _convert_fields(kind: type, value: Any) -> Values:
     if not isinstance(value, dict):
         raise TypeError(f"expected an object with the fields of {kind.__name__}")
     converters = _get_field_converters(kind)

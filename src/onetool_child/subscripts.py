@@ -9,6 +9,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
+from onetool_child.capture import Namespace
 from onetool_child.pack_proxy import PackProxy, ToolProxy
 
 MAX_KEYS = 20
@@ -49,13 +50,13 @@ def describe_failed_value(error: BaseException, file: str, last_shape: str) -> s
     return next((shape for shape in shapes if shape.startswith(("a dict", "a list"))), "")
 
 
-def _describe(node: ast.expr, names: dict[str, Any], last_shape: str) -> str:
+def _describe(node: ast.expr, names: Namespace, last_shape: str) -> str:
     if isinstance(node, ast.Call):
         return last_shape if _is_tool(node.func, names) else ""
     return describe_shape(_read(node, names))
 
 
-def _list_operands(node: ast.expr, names: dict[str, Any]) -> list[ast.expr]:
+def _list_operands(node: ast.expr, names: Namespace) -> list[ast.expr]:
     """Return the operands of an operator, a built-in function or a method."""
     match node:
         case ast.BinOp(left=left, right=right):
@@ -69,7 +70,7 @@ def _list_operands(node: ast.expr, names: dict[str, Any]) -> list[ast.expr]:
     return []
 
 
-def _is_tool(node: ast.expr, names: dict[str, Any]) -> bool:
+def _is_tool(node: ast.expr, names: Namespace) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     # `isinstance` would inspect the placeholder of a plan.
@@ -85,7 +86,7 @@ def _get_source(trace: TracebackType, file: str) -> str:
     return linecache.getline(file, first).encode()[start:end].decode()
 
 
-def _read(node: ast.expr, names: dict[str, Any]) -> Any:
+def _read(node: ast.expr, names: Namespace) -> Any:
     """Return the value of a variable, or of a part of a dict or list in one."""
     match node:
         case ast.Name(id=name):

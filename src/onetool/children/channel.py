@@ -32,7 +32,7 @@ LARGE_VALUE_LENGTH = 20_000  # characters or items; larger values are encoded in
 MAX_ITEMS_AT_ONCE = 1_000  # of a list, encoded in one call, which holds the interpreter lock
 ERROR_STRINGS = frozenset({"type", "class", "message"})  # of an error
 INVALID_MESSAGE = "it sent an invalid message"
-OnRequest = Callable[[str, dict[str, Any]], Awaitable[Result]]
+OnRequest = Callable[[str, JsonObject], Awaitable[Result]]
 OnNotify = Callable[[str, JsonObject], None]
 OnPiece = Callable[[str, bytes], None]
 

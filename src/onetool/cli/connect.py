@@ -23,7 +23,7 @@ from onetool.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand,
 from onetool.errors import ConfigError, ToolError
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
-from onetool_child.json_types import JsonMapping
+from onetool_child.json_types import JsonMapping, JsonObject
 
 QUESTION = "What tools do you have in OneTool?"
 
@@ -188,7 +188,7 @@ def _snippet(plan: ConnectPlan) -> str:
     return json.dumps({key: {name: plan.entry}}, indent=2, ensure_ascii=False)
 
 
-def _to_json(plan: ConnectPlan, options: Namespace, diff: str, backup: Path | None) -> dict[str, Any]:
+def _to_json(plan: ConnectPlan, options: Namespace, diff: str, backup: Path | None) -> JsonObject:
     return {
         "client": plan.client.name,
         "scope": "project" if options.project else "user",

@@ -4,11 +4,12 @@ import json
 import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.options import add_actions, add_json
 from onetool.cli.terminal import print_notices
 from onetool.paths import find_directories
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.config.load import Loaded
@@ -92,5 +93,5 @@ def _migrate(loaded: "Loaded", options: Namespace) -> int:
     return 0
 
 
-def _print(options: Namespace, facts: dict[str, Any], text: str) -> None:
+def _print(options: Namespace, facts: JsonObject, text: str) -> None:
     print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else text)

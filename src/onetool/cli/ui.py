@@ -2,10 +2,11 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onetool.cli.options import add_json, find_command_directories, print_json
 from onetool.errors import ToolError
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.util.running_servers import ServerEntry
@@ -61,7 +62,7 @@ def _find_sign_in(options: Namespace) -> str | None:
     return auth.public_url if any(issuer.client_id for issuer in auth.issuers) else None
 
 
-def _show(options: Namespace, url: str, data: dict[str, Any]) -> int:
+def _show(options: Namespace, url: str, data: JsonObject) -> int:
     if options.json:
         print_json(data, indent=None)
         return 0

@@ -8,7 +8,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onetool.core.policy.hints import describe_claims
 from onetool.proxy.definitions import Definition
@@ -91,7 +91,7 @@ def list_claims(pinned: Pinned, definitions: Iterable[Definition], origin: str) 
     return {name: text for name, text in claims.items() if text}
 
 
-def _accepts_hints(pin: Mapping[str, Any], definition: Definition, origin: str) -> bool:
+def _accepts_hints(pin: JsonMapping, definition: Definition, origin: str) -> bool:
     """Return whether a person has accepted the annotations of the definition from this origin."""
     return pin.get(ACCEPTED) == origin and pin.get("annotations") == definition.annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.state.owners import Owners
@@ -27,6 +27,7 @@ from onetool.state.run_records import (
 from onetool.state.sqlite_database import Row, SealedDatabase, StateDatabase, Transaction
 from onetool.util.clock_watch import Clock, ClockWatch
 from onetool.util.text import pluralize, quote
+from onetool_child.json_types import JsonObject
 
 KIND = "runs"
 VERSION = 1
@@ -372,8 +373,8 @@ class RunTables:
         self._unchecked_bytes -= len(sealed)
         return sealed
 
-    def _open(self, sealed: bytes, about: str) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(self._database.load_sealer(KIND).open(sealed, about.encode()))
+    def _open(self, sealed: bytes, about: str) -> JsonObject:
+        record: JsonObject = json.loads(self._database.load_sealer(KIND).open(sealed, about.encode()))
         return record
 
     def _compare(self, columns: object, sealed: object, about: str) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from onetool.errors import ConfigError, ToolError
 from onetool.util.problem import STORAGE, WARNING, Problem
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from pathlib import Path
@@ -47,7 +48,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.stats.shapes import Shapes
     from onetool.util.clock_watch import ClockWatch
 
-Pinned = dict[str, dict[str, Any]]  # definitions by the name of the tool
+Pinned = dict[str, JsonObject]  # definitions by the name of the tool
 
 
 class AuditStorage(Protocol):
@@ -167,8 +168,8 @@ class JobRequest(NamedTuple):
     queue: str
     pack: str
     function: str
-    arguments: Mapping[str, Any]
-    options: Mapping[str, Any]  # what else the worker needs
+    arguments: JsonMapping
+    options: JsonMapping  # what else the worker needs
     seconds: float  # timeout of the call
     start_seconds: float  # timeout of the start of the pack on the worker
     wait_seconds: float  # for which it may wait for a worker
@@ -194,7 +195,7 @@ class Jobs:
         """Yield why calls of packs fail; `queues` are their queues by pack."""
         return (Problem.of(make_store_error(pack)) for pack in queues)
 
-    async def call(self, request: JobRequest, _on_event: Callable[[Mapping[str, Any]], object], /) -> Any:
+    async def call(self, request: JobRequest, _on_event: Callable[[JsonMapping], object], /) -> Any:
         """Return what the tool returns, or raise its error. Call the function with each message of the tool."""
         raise make_store_error(request.pack)
 
@@ -211,7 +212,7 @@ def make_store_error(pack: str) -> ConfigError:
 class StateDescription(NamedTuple):
     """The description for `onetool store status`, as data and as lines."""
 
-    facts: dict[str, Any]
+    facts: JsonObject
     lines: list[str]
 
 
