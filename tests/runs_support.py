@@ -61,6 +61,10 @@ def store_run(folder: Path, *calls: DurableCall, run_id: str = "", **fields: Any
     return run_id
 
 
+async def ignore_decision(**_: Any) -> None:
+    """Record nothing."""
+
+
 def open_runs(
     store: Any,
     bus: ToolBus,
@@ -88,7 +92,7 @@ def open_runs(
         log=log or Log(),
         environment={},
         is_revoked=lambda _: False,
-        record_decision=lambda **_: None,
+        record_decision=ignore_decision,
         **options,
     )
     return runs

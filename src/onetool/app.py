@@ -7,9 +7,9 @@ expect a run call `app.cells.warm_up()`.
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -26,12 +26,16 @@ from onetool.logging import Log
 from onetool.oauth.sign_ins import SignIns
 from onetool.parts import MakeCells, PartsFactory, SharedProcesses, make_sources
 from onetool.runner.answer import Answer
+from onetool.runs.live_runs import LiveRuns
 from onetool.runs.runs import Runs
 from onetool.search.search_documents import CatalogSearch
 from onetool.state.changes import Changes
 from onetool.telemetry import Telemetry
 from onetool.util.running_servers import OwnPorts
 from onetool.util.shared_flight import SharedFlight
+
+if TYPE_CHECKING:
+    from onetool.util.http_clients import HttpClientServer
 
 
 class OneTool:
@@ -96,6 +100,9 @@ class OneTool:
         )
         self.health_reports: SharedFlight[dict[str, Any]] = SharedFlight()
         self.exposed: tuple[str, ...] = ()  # tools that MCP publishes in addition to `run`
+        self.live_runs = LiveRuns(self.bus.events)  # transports that show them start it
+        self.http_clients: HttpClientServer | None = None  # of MCP
+        self.list_neighbors: Callable[[], Sequence[OneTool]] = tuple  # other applications of this process
         self._loop_thread = LoopThread()
 
     @classmethod
@@ -175,7 +182,7 @@ class OneTool:
             log=self.log,
             environment=self.environment,
             is_revoked=parts.is_revoked,
-            record_decision=parts.audit.decision,
+            record_decision=parts.audit.record_decision,
         )
         self.catalog.configure(loaded.settings, parts.state)
         self.registry.configure(loaded, parts.state.disabled_tools)

@@ -222,6 +222,20 @@ def test_only_the_places_of_the_agent_approve(home: Path) -> None:
     assert run_cli(home, "runs").stdout.startswith(run)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_decision_that_cannot_be_recorded_is_not_made(home: Path) -> None:
+    configure(home, SETTINGS + "audit: {file: /dev/full}\n")
+    run = store_run(data(home), make_call(1, "gh.create_issue"))
+    halted = store_run(data(home), make_call(1, "gh.create_issue", CallState.UNKNOWN), state=RunState.HALTED)
+    token = ("--token", TOKENS["approve"])
+    for command in (("approve", run), ("reject", run), ("approve", halted, "--call", "1", "--happened")):
+        done = in_background(home, *command, *token)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "cannot write" in done.stderr
+    assert read_states(data(home), run) == ["pending"]
+    assert read_states(data(home), halted) == ["unknown"]
+
+
 # --- REST ------------------------------------------------------------------------------------------------------------
 
 

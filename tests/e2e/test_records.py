@@ -195,6 +195,10 @@ def test_runs_are_found_by_their_facts_and_shown_with_values(team: Team) -> None
     assert SECRET.encode() not in (team.home / ".onetool" / "stats" / "stats.db").read_bytes()
     groups = team["boss"].get("/api/errors").json()["errors"]
     assert {"name": "run", "type": "execution_error", "runID": run_id}.items() <= groups[0].items()
+    counted = json.loads(run_cli(team.home, "stats", "--by", "error", "--json").stdout)["errors"]
+    assert [(group["count"], group["run_id"]) for group in counted] == [
+        (each["count"], each["runID"]) for each in groups
+    ]
     assert team["two"].get("/api/errors").json()["errors"] == []
 
 
@@ -256,6 +260,11 @@ def test_a_session_over_http_is_listed_and_disconnected(team: Team) -> None:
     assert "no connected client 'editor'" in run_cli(team.home, "disconnect", "editor").stderr
     actions = [each["name"] for each in boss.get("/api/audit", params={"name": "client.disconnect"}).json()["records"]]
     assert len(actions) == 2
+    listed = json.loads(run_cli(team.home, "audit", "--name", "client.disconnect", "--json").stdout)["records"]
+    assert [record["name"] for record in listed] == actions
+    exported = run_cli(team.home, "audit", "--name", "client.disconnect", "--json-lines").stdout.splitlines()
+    assert [json.loads(line)["action"] for line in exported] == actions
+    assert "client.disconnect" in run_cli(team.home, "audit", "--kind", "change", "--limit", "1").stdout
 
 
 def test_a_browser_session_has_all_rights(team: Team) -> None:

@@ -116,6 +116,16 @@ def run_command(app: App, *argv: str) -> Outcome:
         (("hosts", "list", "--json"), 0),
         (("hosts", "add", "api.example.com", "--dry-run", "--json"), 0),
         (("hosts", "remove", "api.example.com"), 1),
+        (("approvals",), 0),
+        (("approvals", "--json"), 0),
+        (("runs", "--state", "waiting"), 0),
+        (("runs", "list", "--state", "waiting", "--json"), 0),
+        (("runs", "--text", "xyzzyqwv", "--json-lines"), 0),
+        (("runs", "show", "missing"), 1),
+        (("stats", "--by", "token", "--month", "2001-01"), 0),
+        (("stats", "--by", "token", "--month", "May"), 1),
+        (("audit", "--text", "xyzzyqwv"), 0),
+        (("audit", "--text", "xyzzyqwv", "--json"), 0),
     ],
 )
 def test_a_command_prints_the_same_in_a_server(app: App, argv: tuple[str, ...], status: int) -> None:
@@ -219,6 +229,7 @@ def test_cancelling_the_command_cancels_the_run(app: App) -> None:
         ("search", "x", "--limit", "0"),
         ("agents", "check", "fs.read(open('x'))"),
         ("servers", "list"),
+        ("stats", "--month", "2001-01"),
     ],
 )
 def test_the_client_handles_usage_errors_and_its_own_files(

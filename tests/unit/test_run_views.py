@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.runs_support import make_call, store_run
 
+from onetool.admin.durable_runs import describe_run, find_run, list_waiting
 from onetool.errors import ArgumentError, ToolError
 from onetool.runs.decisions import MAX_DAYS, parse_pattern
-from onetool.runs.views import describe_run, find_run, list_waiting
 from onetool.state.run_records import CallState
 from onetool.state.run_store import RunStore
 from onetool.util.redact import Redactor
@@ -24,15 +24,15 @@ def test_arguments_are_shown_safely_and_what_is_hidden_is_counted(tmp_path: Path
     run = store_run(tmp_path, call, odd, client="a\nb")
     store = RunStore(tmp_path)
     (waiting,) = list_waiting(store, Redactor([SECRET]))
-    shown, other = waiting["calls"]
-    assert list(other["arguments"]) == ["x: 1\\n  3. mail.send"]
-    assert waiting["client"] == "a\\nb"
-    assert waiting["run"] == run
-    assert shown["arguments"]["to"] == "a\\u202eb [REDACTED]"
-    assert shown["arguments"]["body"] == f"{'x' * 4000}… (1,000 more characters not shown)"
-    assert shown["arguments"]["rows"][-1].endswith("more items not shown)")
-    assert len(json.dumps(waiting)) < 30_000
-    assert SECRET not in json.dumps(describe_run(store, run[:8], Redactor([SECRET])))
+    shown, other = waiting.calls
+    assert list(other.arguments) == ["x: 1\\n  3. mail.send"]
+    assert waiting.client == "a\\nb"
+    assert waiting.run == run
+    assert shown.arguments["to"] == "a\\u202eb [REDACTED]"
+    assert shown.arguments["body"] == f"{'x' * 4000}… (1,000 more characters not shown)"
+    assert shown.arguments["rows"][-1].endswith("more items not shown)")
+    assert len(json.dumps(waiting.as_json())) < 30_000
+    assert SECRET not in json.dumps(describe_run(store, find_run(store, run[:8]), Redactor([SECRET])).as_json())
     store_run(tmp_path, call, run_id=f"{run[:-1]}x")
     with pytest.raises(ToolError, match="ambiguous: 2 runs"):
         find_run(store, run[2:-1])
@@ -88,7 +88,7 @@ def test_names_that_look_the_same_do_not_hide_each_other(tmp_path: Path) -> None
     store = RunStore(tmp_path)
     (waiting,) = list_waiting(store, Redactor())
     store.close()
-    shown = waiting["calls"][0]["arguments"]
-    assert waiting["run"] == run
+    shown = waiting.calls[0].arguments
+    assert waiting.run == run
     assert sorted(map(str, shown)) == ["body", "to\\u200b", "to\\u200b (2)"]
     assert sorted(shown["body"].values()) == [1, 2]

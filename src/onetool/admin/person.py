@@ -55,21 +55,24 @@ class Person:
         return None if self.has_scope("approve") else self.agent
 
     @property
-    def visible_runs(self) -> dict[str, str | None]:
-        """The owners of the runs that the person may see, as the arguments `agent` and `token_id`; None sees all.
+    def sees_all(self) -> bool:
+        return self.visible_agent is None
+
+    @property
+    def visible_runs(self) -> tuple[str | None, str | None]:
+        """The agent and the token ID whose runs the person may see; None sees all.
 
         A token of scope `use` sees its own runs, not those of other tokens of its agent, or of an earlier one of its
         name.
         """
         agent = self.visible_agent
-        return {"agent": agent, "token_id": None if agent is None else self.token_id}
+        return agent, None if agent is None else self.token_id
 
     @property
     def caller(self) -> Caller:
         """The caller of tools."""
-        is_owner = self.visible_agent is None
         return Caller(
-            self.agent_name, is_owner=is_owner, token_id=self.token_id, actor=self.name, client=self.transport
+            self.agent_name, is_owner=self.sees_all, token_id=self.token_id, actor=self.name, client=self.transport
         )
 
     def open_context(self, app: OneTool, output: RunOutput | None = None) -> ToolContext:

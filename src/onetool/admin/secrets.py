@@ -57,7 +57,7 @@ class SecretValue(ApiModel):
 
 
 @action(ADMIN, "reading names of secrets")
-async def list_secrets(app: OneTool, person: Person) -> SecretList:  # noqa: ARG001
+async def list_secrets(app: OneTool, person: Person) -> SecretList:
     """List the names of secrets."""
     check_editable(app)
     files = await run_in_thread(lambda: open_editor(app).list_secrets())

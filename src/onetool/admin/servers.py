@@ -103,7 +103,7 @@ class AcceptedPins(ApiModel):
 
 
 @action(APPROVE, "reading servers")
-async def list_servers(app: OneTool, person: Person) -> ServerList:  # noqa: ARG001
+async def list_servers(app: OneTool, person: Person) -> ServerList:
     """List upstream servers and their states."""
     names = list(app.settings.servers)
     await asyncio.gather(*(_load_cached(app, name) for name in names))
@@ -112,7 +112,7 @@ async def list_servers(app: OneTool, person: Person) -> ServerList:  # noqa: ARG
 
 
 @action(APPROVE, "reading servers")
-async def get_server(app: OneTool, person: Person, name: str) -> ServerDetails:  # noqa: ARG001
+async def get_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     """Get an upstream server."""
     return await _get_details(app, name)
 

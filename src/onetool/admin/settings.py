@@ -54,7 +54,7 @@ class AllowedHostsEntry(AllowedHosts):
 
 
 @action(APPROVE, "reading changes of settings")
-async def list_changes(app: OneTool, person: Person) -> SettingsHistory:  # noqa: ARG001
+async def list_changes(app: OneTool, person: Person) -> SettingsHistory:
     """List changes of the settings."""
     return await run_in_thread(_read_history, app)
 
@@ -82,7 +82,7 @@ async def undo_change(app: OneTool, person: Person, change_id: str, query: EditQ
 
 
 @action(ADMIN, "reading settings")
-async def list_hosts(app: OneTool, person: Person) -> AllowedHostsEntry:  # noqa: ARG001
+async def list_hosts(app: OneTool, person: Person) -> AllowedHostsEntry:
     """Get the hosts that tools may call."""
     check_editable(app)
     item = await run_in_thread(lambda: open_editor(app).find(*HOSTS))

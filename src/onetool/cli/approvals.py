@@ -1,44 +1,50 @@
 """List calls that wait for approval."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onetool.cli.approver import SHORT_ID_CHARS, describe_call, open_journal
-from onetool.cli.options import add_json, print_json
+from onetool.cli.app_runner import check_settings
+from onetool.cli.approver import describe_call
+from onetool.cli.identity import identify_owner
+from onetool.cli.options import add_json
+from onetool.cli.terminal import CommandOutput
+from onetool.state.run_records import SHORT_ID_CHARS
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
-    from onetool.runs.views import Waiting
+    from onetool.admin.durable_runs import Approval
+    from onetool.app import OneTool
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    from onetool.runs.views import list_waiting
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.approvals import list_approvals
 
-    with open_journal(options) as journal:
-        waiting = list_waiting(journal.store, journal.redact)
+    check_settings(app, output)
+    waiting = await list_approvals(app, identify_owner())
     if options.json:
-        print_json({"approvals": waiting})
-    elif not waiting:
-        print("No calls wait for approval.")
-    for entry in [] if options.json else waiting:
-        _print(entry)
+        output.write_json(waiting.model_dump())
+    elif not waiting.approvals:
+        output.write("No calls wait for approval.\n")
+    else:
+        output.write_lines(line for approval in waiting.approvals for line in _describe(approval))
     return 0
 
 
-def _print(entry: "Waiting") -> None:
-    client = f" ({entry['client']})" if entry["client"] else ""
-    counted = pluralize(len(entry["calls"]), "call")
-    print(f"{entry['run']}  agent {entry['agent']}{client}, {counted}, asked {entry['asked']}")
-    for call in entry["calls"]:
-        print("\n".join(describe_call(call)))
-    short = entry["run"][:SHORT_ID_CHARS]
-    if entry["state"] == "halted":
-        unknown = next(call["number"] for call in entry["calls"] if call["state"] == "unknown")
-        print(f"  To answer: onetool approve {short} --call {unknown} --happened | --not-happened | --repeat\n")
+def _describe(approval: "Approval") -> Iterator[str]:
+    client = f" ({approval.client})" if approval.client else ""
+    calls = pluralize(len(approval.calls), "call")
+    yield f"{approval.run}  agent {approval.agent}{client}, {calls}, asked {approval.asked}"
+    for call in approval.calls:
+        yield from describe_call(call)
+    short = approval.run[:SHORT_ID_CHARS]
+    if approval.state == "halted":
+        unknown = next(call.number for call in approval.calls if call.state == "unknown")
+        yield f"  To answer: onetool approve {short} --call {unknown} --happened | --not-happened | --repeat\n"
     else:
-        expires = f" It expires at {entry['expires']}." if entry["expires"] else ""
-        print(f"  To answer: onetool approve {short}, or onetool reject {short}.{expires}\n")
+        expires = f" It expires at {approval.expires}." if approval.expires else ""
+        yield f"  To answer: onetool approve {short}, or onetool reject {short}.{expires}\n"

@@ -1,4 +1,4 @@
-"""The journal of runs for commands, and the proof that a person decides: a terminal, or a token of scope `approve`.
+"""The proof that a person decides: a terminal, or a token of scope `approve`.
 
 An assistant can start commands, but it cannot answer in the terminal of the person who started it.
 """
@@ -7,96 +7,71 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from onetool.cli.identity import user_name
-from onetool.cli.terminal import CommandOutput, print_notices
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner, user_name
+from onetool.cli.signals import run_cancellable
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolError
-from onetool.paths import find_directories
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
+    from onetool.admin.approvals import DecisionRequest
+    from onetool.admin.durable_runs import Approval, ApprovalCall
+    from onetool.admin.person import Person
     from onetool.app import OneTool
-    from onetool.config.load import Loaded
-    from onetool.config.model import Token
     from onetool.runs.questions import Approver
-    from onetool.runs.views import Waiting, WaitingCall
     from onetool.state.run_records import DurableRunRecord
-    from onetool.state.run_store import RunTables
-    from onetool.state.storage import State
-    from onetool.stats.database import StatisticsDatabase
-    from onetool.util.redact import Redactor
 
+T = TypeVar("T")
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
 TOKEN_VARIABLE = "ONETOOL_TOKEN"  # noqa: S105 - the name of a variable
 # ONETOOL_STORE chooses the runs as well as the tokens, so it approves nothing in another store.
 VARIABLES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_KEY", "ONETOOL_STORE", "ONETOOL_TRUST"})
 YES = frozenset({"y", "yes"})
-SHORT_ID_CHARS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class RunJournal:
-    """The stored runs, with the settings."""
+def run_guarded(options: argparse.Namespace, work: Callable[["OneTool"], Awaitable[T]]) -> T:
+    """Run a coroutine function with OneTool, for a decision of a person."""
 
-    loaded: "Loaded"
-    state: "State"
-    redact: "Redactor"
+    async def open_and_work() -> T:
+        async with open_guarded(options) as app:
+            return await work(app)
 
-    @property
-    def store(self) -> "RunTables":
-        return self.state.runs
-
-    @property
-    def statistics(self) -> "StatisticsDatabase":
-        return self.state.recorder.database
-
-    def list_tokens(self) -> "Iterable[Token]":
-        """Return the tokens of the settings and of the store, without those that were revoked."""
-        return self.state.tokens.apply(self.loaded.settings.auth.tokens)
-
-    def find_waiting(self, run_id: str) -> "tuple[DurableRunRecord, Waiting]":
-        """Return the run with this id or prefix, and its waiting calls. Raise if none waits."""
-        from onetool.runs.views import describe_waiting, find_run
-
-        run = find_run(self.store, run_id)
-        waiting = describe_waiting(self.store, run, self.redact)
-        if waiting is None and run.state == "waiting":
-            raise ToolError(f"all calls of run {run.id} were answered. {describe_after(self, run)}")
-        if waiting is None:
-            raise ToolError(f"no call of run {run.id} waits (the run is {run.state})")
-        return run, waiting
-
-    def record(self, run: "DurableRunRecord", decision: str, calls: Sequence[int], by: str, **facts: Any) -> None:
-        """Write the decision to the audit log, before it is applied. Raise if that fails."""
-        from onetool.state.audit import open_audit_log
-
-        audit = open_audit_log(self.loaded, self.state)
-        try:
-            decided = {"run": run.id, "agent": run.agent, "decision": decision, "calls": list(calls), **facts}
-            audit.write_decision(by=by, via="cli", transport="cli", **decided)
-        finally:
-            audit.close()
+    return run_cancellable(open_and_work)
 
 
-@contextmanager
-def open_journal(options: argparse.Namespace) -> Iterator[RunJournal]:
-    """Open the journal that servers in this directory use."""
-    from onetool.config.load import load
-    from onetool.state.opening import open_state
-    from onetool.util.redact import Redactor
+@asynccontextmanager
+async def open_guarded(options: argparse.Namespace) -> "AsyncIterator[OneTool]":
+    """Open OneTool for a decision of a person.
 
-    # The caller sets the environment of the command: settings there must not decide who may approve.
+    The caller sets the environment of the command: settings there must not decide who may approve.
+    """
+    from onetool.app import OneTool
+
     given = {name: value for name, value in os.environ.items() if name in VARIABLES or not name.startswith("ONETOOL_")}
-    loaded = load(find_directories(given, Path.cwd(), options.config, Path.home()), given)
-    print_notices(loaded.problems)
-    with open_state(loaded) as state:
-        yield RunJournal(loaded, state, Redactor(loaded.secret_values))
+    async with OneTool.from_files(options.config, environment=given) as app:
+        check_settings(app)
+        yield app
+
+
+def find_waiting(app: "OneTool", run_id: str) -> "tuple[DurableRunRecord, Approval]":
+    """Return the run with this id or prefix, and its waiting calls. Raise if none waits, or if it waits elsewhere."""
+    from onetool.admin.durable_runs import describe_waiting, find_run
+
+    run = find_run(app.state.runs, run_id)
+    waiting = describe_waiting(app.state.runs, run, app.redact)
+    if waiting is None and run.state == "waiting":
+        raise ToolError(f"all calls of run {run.id} were answered. {describe_after(app, run.id)}")
+    if waiting is None:
+        raise ToolError(f"no call of run {run.id} waits (the run is {run.state})")
+    app.runs.check_place(run, "cli")
+    return run, waiting
 
 
 def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,19 +83,42 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def identify_person(journal: RunJournal, run: "DurableRunRecord", token: str | None, lines: Iterable[str]) -> str:
-    """Return who decides about a run, for the records; see `confirm_person`."""
-    check_place(journal, run)
-    return confirm_person(journal, token, lines)
+async def decide(
+    app: "OneTool",
+    options: argparse.Namespace,
+    waiting: "Approval",
+    calls: "Sequence[ApprovalCall]",
+    request: "DecisionRequest",
+    *,
+    todo: str,
+    done: str,
+    more: Iterable[str] = (),
+) -> int:
+    """Let a person confirm a decision about calls, then apply and print it.
+
+    `todo` and `done` are sentences with `{}` for the calls. `more` are lines that a person reads after the calls.
+    """
+    from onetool.admin.approvals import decide_calls
+
+    head = todo.format(f"{pluralize(len(calls), 'call')} of run {waiting.run} (agent {waiting.agent})")
+    lines = [f"{head}:", *(line for call in calls for line in describe_call(call)), *more]
+    person = await confirm_person(app, options.token, lines)
+    numbers = (await decide_calls(app, person, waiting.run, request)).calls
+    text = done.format(f"{pluralize(len(numbers), 'call')} of run {waiting.run}")
+    after = "The run was stopped." if request.stop else describe_after(app, waiting.run)
+    decision = "stop" if request.stop else request.decision
+    data = json.dumps({"run": waiting.run, "decision": decision, "calls": numbers})
+    print(data if options.json else f"{text}. {after}")
+    return 0
 
 
-def confirm_person(journal: RunJournal, token: str | None, lines: Iterable[str]) -> str:
-    """Return who decides, for the records. Without a token, ask in the terminal whether to do what `lines` say."""
-    needs_token = journal.loaded.settings.approvals.by == "token"
+async def confirm_person(app: "OneTool", token: str | None, lines: Iterable[str]) -> "Person":
+    """Return who decides. Without a token, ask in the terminal whether to do what `lines` say."""
     given = token or os.environ.get(TOKEN_VARIABLE)
+    needs_token = app.settings.approvals.by == "token"
     if given:
         try:
-            return _check_token(journal, given)
+            return _check_token(app, given)
         except ToolError:
             if token or needs_token:  # the variable may have a token for another purpose
                 raise
@@ -129,8 +127,9 @@ def confirm_person(journal: RunJournal, token: str | None, lines: Iterable[str])
             "a token of scope approve is required: approvals.by is token",
             hint=f"use --token TOKEN, or set {TOKEN_VARIABLE}",
         )
-    _confirm(lines)
-    return user_name()
+    if not await _ask_in_thread(lines):
+        raise ToolError("not confirmed; nothing was changed")
+    return identify_owner()
 
 
 def can_confirm(token: str | None) -> bool:
@@ -146,34 +145,14 @@ def _has_terminal() -> bool:
     return True
 
 
-def check_place(journal: RunJournal, run: "DurableRunRecord") -> None:
-    """Raise if calls of the run's agent cannot be approved on the command line."""
-    agent = journal.loaded.settings.agents.get(run.agent)
-    if agent is None:
-        raise ToolError(f"unknown agent {run.agent!r}", hint=f"run the command in {run.directory}")
-    if "cli" not in agent.approvals.via:
-        allowed = ", ".join(agent.approvals.via) or "nowhere"
-        raise ToolError(
-            f"calls of agent {run.agent} cannot be approved on the command line: "
-            f"agents.{run.agent}.approvals.via is [{allowed}]"
-        )
-
-
-def check_starter(journal: RunJournal, run: "DurableRunRecord") -> None:
-    """Raise if the token that started the run was revoked: its calls can only be rejected."""
-    from onetool.runs.decisions import is_revoked
-
-    if is_revoked(run, journal.list_tokens(), journal.loaded.settings.auth.issuers):
-        hint = f"reject its calls with `onetool reject {run.id[:SHORT_ID_CHARS]}`"
-        raise ToolError(f"run {run.id} cannot continue: {run.actor or 'its token'} was revoked", hint=hint)
-
-
-def _check_token(journal: RunJournal, given: str) -> str:
+def _check_token(app: "OneTool", given: str) -> "Person":
+    from onetool.admin.person import Person
     from onetool.config.access_tokens import TokenSet
     from onetool.util.token_ids import hash_token, includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.
-    tokens, token_hash = TokenSet(journal.list_tokens(), {}), hash_token(given)
+    tokens = TokenSet(app.state.tokens.apply(app.settings.auth.tokens), {})
+    token_hash = hash_token(given)
     token = tokens.find(token_hash)
     if token is None and tokens.is_expired(token_hash):
         raise ToolError("the token has expired", hint="create one with `onetool token create NAME --scope approve`")
@@ -181,7 +160,7 @@ def _check_token(journal: RunJournal, given: str) -> str:
         raise ToolError("unknown token", hint="create one with `onetool token create NAME --scope approve`")
     if not includes_scope(token.scope, "approve"):
         raise ToolError(f"token {token.name} has the scope {token.scope}: expected approve, admin or owner")
-    return f"token {token.name}"
+    return Person(f"token {token.name}", token.scope, transport="cli")
 
 
 def find_terminal_approver(app: "OneTool", agent: str, output: CommandOutput) -> "Approver | None":
@@ -200,34 +179,29 @@ def find_terminal_approver(app: "OneTool", agent: str, output: CommandOutput) ->
 
 def _make_terminal_approver(app: "OneTool") -> "Approver | None":
     """Return the person at the controlling terminal, who is asked about calls of a run; None if nobody can be asked."""
-    import anyio.to_thread
-
+    from onetool.admin.durable_runs import describe_waiting, find_run
     from onetool.runs.questions import APPROVE, Approver, Question
-    from onetool.runs.views import describe_waiting, find_run
 
-    def ask(question: Question) -> dict[str, str] | None:
+    async def ask(question: Question) -> dict[str, str] | None:
         run = find_run(app.state.runs, question.run_id)
         waiting = describe_waiting(app.state.runs, run, app.redact)
         numbers = [call.number for call in question.calls]
-        lines = [f"Approve {count_calls(numbers)} of run {run.id} (agent {run.agent}):"]
-        for call in waiting["calls"] if waiting is not None else ():
-            if call["number"] in numbers:
+        lines = [f"Approve {pluralize(len(numbers), 'call')} of run {run.id} (agent {run.agent}):"]
+        for call in waiting.calls if waiting is not None else ():
+            if call.number in numbers:
                 lines += describe_call(call)
-        return {"decision": APPROVE} if _ask(lines) else None
-
-    async def ask_in_thread(question: Question) -> dict[str, str] | None:
-        return await anyio.to_thread.run_sync(ask, question, abandon_on_cancel=True)
+        return {"decision": APPROVE} if await _ask_in_thread(lines) else None
 
     needs_token = app.settings.approvals.by == "token"
     if needs_token or not _has_terminal():
         return None
-    return Approver(ask_in_thread, user_name(), "cli", "cli")
+    return Approver(ask, user_name(), "cli", "cli")
 
 
-def _confirm(lines: Iterable[str]) -> None:
-    """Ask in the controlling terminal. Raise unless confirmed."""
-    if not _ask(lines):
-        raise ToolError("not confirmed; nothing was changed")
+async def _ask_in_thread(lines: Iterable[str]) -> bool:
+    from anyio.to_thread import run_sync as run_in_thread
+
+    return await run_in_thread(_ask, lines, abandon_on_cancel=True)
 
 
 def _ask(lines: Iterable[str]) -> bool:
@@ -252,28 +226,20 @@ def _ask(lines: Iterable[str]) -> bool:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def describe_call(call: "WaitingCall") -> Iterator[str]:
+def describe_call(call: "ApprovalCall") -> Iterator[str]:
     """Yield the lines of a call: its number, tool and effects, why it waits, and its arguments."""
-    yield f"  {call['number']}. {call['tool']} ({', '.join(call['effects']) or 'no effects declared'})"
-    if call["state"] == "unknown":
+    yield f"  {call.number}. {call.tool} ({', '.join(call.effects) or 'no effects declared'})"
+    if call.state == "unknown":
         yield "     It was sent, but nobody knows whether it happened."
-    elif call["reason"]:
-        yield f"     {call['reason']}"
-    yield from (f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call["arguments"].items())
+    elif call.reason:
+        yield f"     {call.reason}"
+    yield from (f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
 
 
-def describe_after(journal: RunJournal, run: "DurableRunRecord") -> str:
+def describe_after(app: "OneTool", run_id: str) -> str:
     """Return what happens to the run next."""
-    if journal.store.is_alive(run.owner):
+    run = app.state.runs.get_run(run_id)
+    if run is None or app.state.runs.is_alive(run.owner):
         return "The run continues."
     command = f"onetool run 'ot.run_result(\"{run.id}\")'"
     return f"The run continues when a server runs in {run.directory or 'its directory'}. To continue it now: {command}"
-
-
-def print_decision(options: argparse.Namespace, run_id: str, decision: str, calls: Sequence[int], text: str) -> None:
-    """Print what was decided."""
-    print(json.dumps({"run": run_id, "decision": decision, "calls": list(calls)}) if options.json else text)
-
-
-def count_calls(numbers: Sequence[int]) -> str:
-    return pluralize(len(numbers), "call")

@@ -15,7 +15,7 @@ from onetool.errors import ToolError
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
-    from onetool.cli.backup_archive import Contents
+    from onetool.admin.backup_archive import Contents
 
 RESTORE = "restore"
 MAX_NAMES = 5
@@ -42,7 +42,7 @@ def main(options: Namespace) -> int:
 
 
 def _save(options: Namespace) -> int:
-    from onetool.cli.backup_archive import write_archive
+    from onetool.admin.backup_archive import write_archive
     from onetool.config.load import load
     from onetool.state.opening import open_state
 
@@ -83,7 +83,7 @@ def _list_names(names: tuple[str, ...]) -> str:
 
 
 def _restore(options: Namespace) -> int:
-    from onetool.cli.backup_archive import restore_archive
+    from onetool.admin.backup_archive import restore_archive
     from onetool.util.running_servers import list_servers
 
     if options.archive is None:

@@ -5,17 +5,24 @@ unknown from then on; a client with a valid token may open a new one.
 """
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onetool.cli.options import add_json, find_command_directories, print_json
-from onetool.cli.terminal import format_table
-from onetool.daemon_client import ask_daemon
+from onetool.cli.identity import identify_owner
+from onetool.cli.options import add_json
+from onetool.cli.terminal import CommandOutput, format_table
 from onetool.errors import ToolError
 from onetool.util.text import pluralize, quote
-from onetool.util.time_format import in_utc
-from onetool_child.json_types import JsonObject
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from onetool.admin.clients import ConnectedClientInfo
+    from onetool.app import OneTool
+
+LOCAL = True  # a server does not ask itself
 HEADINGS = ("client", "name", "kind", "agent", "since", "last call", "process", "directory or URL")
+MIN_PREFIX_CHARS = 4  # enough to be unique
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,86 +30,67 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    user = find_command_directories(options).user
-    clients = [*_list_local(), *_list_http(user)]
-    if options.client is None:
-        return _show(clients, as_json=options.json)
-    client = _choose(clients, options.client)
-    _disconnect(user, client)
-    if options.json:
-        print_json({"disconnected": client["id"]}, indent=None)
-    else:
-        print(f"Disconnected {client['name'] or 'a client'} ({client['id']}).")
-    return 0
-
-
-def _list_local() -> list[JsonObject]:
-    try:
-        status = ask_daemon({"kind": "status"}) or {}
-    except TimeoutError as error:
-        raise ToolError(str(error), hint="see `onetool daemon logs`") from None
-    return [{**client, "place": client["directory"], "url": ""} for client in status.get("clients", ())]
-
-
-def _list_http(user: Path) -> list[JsonObject]:
-    from onetool.cli.server_session import list_local_servers, open_session
-
-    found = []
-    for server in list_local_servers(user):
-        with open_session(user, server.url) as session:
-            listed = session.request("GET", "/api/clients")["clients"]
-        found += [
-            {**client, "pid": None, "place": server.url, "url": server.url}
-            for client in listed
-            if client["kind"] == "http"
-        ]
-    return found
-
-
-def _choose(clients: list[JsonObject], wanted: str) -> JsonObject:
-    found = [
-        client
-        for client in clients
-        if wanted in {client["id"], str(client["pid"]), client["name"]}
-        or (len(wanted) >= 4 and client["id"].startswith(wanted))  # noqa: PLR2004 - enough to be unique
-    ]
-    hint = "run `onetool disconnect` to list the connected clients"
-    if not found:
-        raise ToolError(f"no connected client {quote(wanted)}", hint=hint)
-    if len(found) > 1:
-        raise ToolError(f"{quote(wanted)} is ambiguous: {pluralize(len(found), 'client')} match", hint=hint)
-    return found[0]
-
-
-def _disconnect(user: Path, client: JsonObject) -> None:
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    from onetool.admin.clients import disconnect_client, list_clients
     from onetool.cli.server_session import open_session
 
-    if not client["url"]:
-        ask_daemon({"kind": "disconnect", "argv": [client["id"]]})
-        return
-    with open_session(user, client["url"]) as session:
-        session.request("DELETE", f"/api/clients/{client['id']}")
-
-
-def _show(clients: list[JsonObject], *, as_json: bool) -> int:
-    shown = [{name: value for name, value in client.items() if name not in {"place", "url"}} for client in clients]
-    if as_json:
-        print_json({"clients": shown})
-    elif not clients:
-        print("No clients are connected.")
+    owner = identify_owner()
+    user = app.directories.user
+    clients = [(client, "") for client in (await list_clients(app, owner)).clients]
+    clients += _list_http(user)
+    if options.client is None:
+        _show(clients, options, output)
+        return 0
+    client, url = _choose(clients, options.client)
+    if url:
+        with open_session(user, url) as session:
+            session.request("DELETE", f"/api/clients/{client.id}")
     else:
-        print("\n".join(format_table([HEADINGS, *map(_format_row, clients)])))
+        await disconnect_client(app, owner, client.id)
+    if options.json:
+        output.write_json({"disconnected": client.id}, indent=None)
+    else:
+        output.write(f"Disconnected {client.name or 'a client'} ({client.id}).\n")
     return 0
 
 
-def _format_row(client: JsonObject) -> tuple[str, ...]:
-    last = client.get("last_call") or client.get("lastCall")
-    name = " ".join(client["name"].split()) or "-"
-    process = str(client["pid"] or "-")
-    times = _to_time(client["since"]), _to_time(last) if last else "never"
-    return client["id"], name, client["kind"], client.get("agent") or "-", *times, process, client["place"]
+def _list_http(user: "Path") -> "Iterator[tuple[ConnectedClientInfo, str]]":
+    """Yield the clients of HTTP servers, with the URLs of the servers."""
+    from onetool.admin.clients import ConnectedClientList
+    from onetool.cli.server_session import list_local_servers, open_session
+
+    for server in list_local_servers(user):
+        with open_session(user, server.url) as session:
+            answer = ConnectedClientList.parse(session.request("GET", "/api/clients"))
+        yield from ((client, server.url) for client in answer.clients if client.kind == "http")
 
 
-def _to_time(moment: float | str) -> str:
-    return moment if isinstance(moment, str) else in_utc(moment, "seconds")
+def _choose(clients: "Sequence[tuple[ConnectedClientInfo, str]]", word: str) -> "tuple[ConnectedClientInfo, str]":
+    matches = [
+        (client, url)
+        for client, url in clients
+        if word in {client.id, str(client.process), client.name}
+        or (len(word) >= MIN_PREFIX_CHARS and client.id.startswith(word))
+    ]
+    hint = "run `onetool disconnect` to list the connected clients"
+    if not matches:
+        raise ToolError(f"no connected client {quote(word)}", hint=hint)
+    if len(matches) > 1:
+        raise ToolError(f"{quote(word)} is ambiguous: {pluralize(len(matches), 'client')} match", hint=hint)
+    return matches[0]
+
+
+def _show(clients: "Sequence[tuple[ConnectedClientInfo, str]]", options: Namespace, output: CommandOutput) -> None:
+    if options.json:
+        output.write_json({"clients": [client.model_dump() for client, _ in clients]})
+    elif not clients:
+        output.write("No clients are connected.\n")
+    else:
+        output.write_lines(format_table([HEADINGS, *(_format_row(client, url) for client, url in clients)]))
+
+
+def _format_row(client: "ConnectedClientInfo", url: str) -> tuple[str, ...]:
+    name = " ".join(client.name.split()) or "-"
+    process = str(client.process or "-")
+    times = client.since, client.last_call or "never"
+    return client.id, name, client.kind, client.agent or "-", *times, process, url or client.directory

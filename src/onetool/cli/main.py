@@ -40,6 +40,7 @@ COMMANDS = {
     "snippets": "Manage snippets that agents saved",
     "ui": "Open the admin UI of a running server",
     "stats": "Show usage statistics and savings",
+    "audit": "Show who changed or called what",
     "doctor": "Check the installation and suggest fixes",
     "demo": "Run a short demonstration",
     "token": "Manage tokens for HTTP clients",

@@ -5,17 +5,13 @@ terminal, it needs a token of scope approve.
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
-from onetool.cli.approver import (
-    add_decision_arguments,
-    count_calls,
-    describe_after,
-    describe_call,
-    identify_person,
-    open_journal,
-    print_decision,
-)
+from onetool.cli.approver import add_decision_arguments, decide, find_waiting, run_guarded
 from onetool.errors import ToolError
+
+if TYPE_CHECKING:
+    from onetool.app import OneTool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,28 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from onetool.state.run_records import Decision
+    return run_guarded(options, lambda app: _reject(app, options))
 
-    with open_journal(options) as journal:
-        run, waiting = journal.find_waiting(options.run)
-        calls = [call for call in waiting["calls"] if call["state"] == "pending" or options.stop]
-        if not calls:
-            raise ToolError(
-                f"run {run.id} waits for the outcome of a call, which cannot be rejected",
-                hint="use `onetool approve` with --happened, --not-happened or --repeat, or end the run with --stop",
-            )
-        numbers = tuple(call["number"] for call in calls)
-        head = f"Reject {count_calls(numbers)} of run {run.id} (agent {run.agent})"
-        lines = [f"{head}{', and end the run' if options.stop else ''}:"]
-        by = identify_person(
-            journal, run, options.token, [*lines, *(line for call in calls for line in describe_call(call))]
+
+async def _reject(app: "OneTool", options: argparse.Namespace) -> int:
+    from onetool.admin.approvals import DecisionRequest
+
+    run, waiting = find_waiting(app, options.run)
+    calls = [call for call in waiting.calls if call.state == "pending" or options.stop]
+    if not calls:
+        raise ToolError(
+            f"run {run.id} waits for the outcome of a call, which cannot be rejected",
+            hint="use `onetool approve` with --happened, --not-happened or --repeat, or end the run with --stop",
         )
-        what = "stop" if options.stop else "reject"
-        journal.record(run, what, numbers, by, reason=options.reason)
-        decision = Decision(is_approved=False, by=by, calls=None, reason=options.reason, stops_run=options.stop)
-        rejected = journal.store.decide(run.id, decision)
-        if not rejected and not options.stop:
-            raise ToolError(f"no call of run {run.id} waits any more: somebody else has answered")
-        after = "The run was stopped." if options.stop else describe_after(journal, run)
-        print_decision(options, run.id, what, rejected, f"Rejected {count_calls(rejected)} of run {run.id}. {after}")
-    return 0
+    request = DecisionRequest.parse({"decision": "reject", "reason": options.reason, "stop": options.stop})
+    todo = "Reject {}, and end the run" if options.stop else "Reject {}"
+    return await decide(app, options, waiting, calls, request, todo=todo, done="Rejected {}")

@@ -2,21 +2,24 @@
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.approver import RunJournal, open_journal
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner
+from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolNotFound
+from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize, shorten
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
+    from onetool.admin.durable_runs import DurableRun
+    from onetool.admin.runs import RunListQuery, Timeline
+    from onetool.app import OneTool
     from onetool.runs.run_list import ListedRun
-    from onetool.stats.history import RunFilter, RunWithValues
-    from onetool.stats.record import RunRecord
 
 DEFAULT_LIMIT = 20
 MAX_CODE_CHARS = 60
@@ -54,83 +57,67 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     add("--json-lines", "print all matching runs with calls and values, one JSON object per line", action="store_true")
 
 
-def main(options: argparse.Namespace) -> int:
-    as_json = getattr(options, "json", False)
-    with open_journal(options) as journal:
-        if options.action == "show":
-            return _show(journal, options, as_json=as_json)
-        if getattr(options, "json_lines", False):
-            return _export(journal, options)
-        runs = _list(journal, options)
-    if as_json:
-        print(json.dumps({"runs": runs}, indent=2, ensure_ascii=False))
-    elif not runs:
-        print("No runs are recorded, or none matches.")
-    for run in [] if as_json else runs:
-        first = next((line for line in run["code"].splitlines() if line.strip()), "")
-        counted = pluralize(run["calls"], "call")
-        duration = _format_duration(run["duration_ms"])
-        print(
-            f"{run['run']}  {run['started']}  {run['state']:11} {duration}  agent {run['agent']}, {counted}  ", end=""
-        )
-        print(shorten(first, MAX_CODE_CHARS))
+async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
+    check_settings(app, output)
+    if options.action == "show":
+        await _show(app, options, output)
+    elif getattr(options, "json_lines", False):
+        await _export(app, options, output)
+    else:
+        await _list(app, options, output)
     return 0
-
-
-def _format_duration(milliseconds: float | None) -> str:
-    return f"{'-' if milliseconds is None else f'{milliseconds:,.0f} ms':>10}"
 
 
 # --- list ----------------------------------------------------------------------------------------------------------
 
 
-def _build_filter(options: argparse.Namespace) -> "RunFilter":
-    from onetool.stats.history import RunFilter
-
-    names = ("agent", "tool", "state", "error", "text", "order")
-    given: JsonObject = {name: getattr(options, name) for name in names if name in options}
-    given |= {
-        f"{side}_seconds": getattr(options, f"{side}_ms") / 1000 for side in ("min", "max") if f"{side}_ms" in options
-    }
-    given |= {"actor": f"token {options.token}"} if "token" in options else {}
-    return RunFilter(**given)
+async def _list(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
+    lines = [line async for line in _iter_lines(app, _read_query(options), getattr(options, "limit", DEFAULT_LIMIT))]
+    if options.json:
+        output.write_json({"runs": lines})
+    elif not lines:
+        output.write("No runs are recorded, or none matches.\n")
+    else:
+        output.write_lines(map(_format_line, lines))
 
 
-def _list(journal: RunJournal, options: argparse.Namespace) -> list[JsonObject]:
-    from onetool.runs.run_list import AllRuns
+def _read_query(options: argparse.Namespace) -> "RunListQuery":
+    from onetool.admin.runs import RunListQuery
 
-    runs = AllRuns([journal.statistics], journal.store, journal.redact)
-    criteria = _build_filter(options)
-    left = max(1, getattr(options, "limit", DEFAULT_LIMIT))
-    lines: list[JsonObject] = []
+    values = {name: value for name, value in vars(options).items() if name in RunListQuery.model_fields}
+    if "token" in options:
+        values["actor"] = f"token {options.token}"
+    return RunListQuery().model_copy(update=values)
+
+
+async def _iter_lines(app: "OneTool", query: "RunListQuery", limit: int) -> "AsyncIterator[JsonObject]":
+    """Yield runs, each with its state in the journal, if it is there."""
+    from onetool.admin.durable_runs import describe_line
+    from onetool.admin.runs import build_filter, read_page
+
+    owner = identify_owner()
+    left = max(1, limit)
     position = None
     while left > 0:
-        page = runs.list_page(criteria, position, min(left, PAGE_RUNS))
-        lines += [_describe_line(journal, run) for run in page.runs]
+        page = await read_page(app, owner, build_filter(owner, query), position, min(left, PAGE_RUNS))
+        for run in page.runs:
+            durable = run.durable or app.state.runs.get_run(f"r_{run.record.run_id}")
+            yield _describe_listed(run) | (describe_line(durable, app.redact) if durable is not None else {})
         left -= len(page.runs)
         position = page.next
         if position is None:
             break
-    return lines
 
 
-def _describe_line(journal: RunJournal, run: "ListedRun") -> JsonObject:
-    """Return a run with its state in the journal, if it is there."""
-    from onetool.runs.views import describe_line
-
-    line = _describe_record(run.record)
-    durable = run.durable or journal.store.get_run(f"r_{run.record.run_id}")
-    return line if durable is None else {**line, **describe_line(durable, journal.redact)}
-
-
-def _describe_record(run: "RunRecord") -> JsonObject:
+def _describe_listed(listed: "ListedRun") -> JsonObject:
+    run = listed.record
     return {
         "run": run.run_id,
         "kind": run.kind,
         "agent": run.agent,
         "actor": run.actor,
         "client": run.client,
-        "state": "failed" if run.error_type else "done",
+        "state": "done" if listed.state == "completed" else listed.state,
         "reason": run.error_type or "",
         "started": in_utc(run.at, "seconds"),
         "expires": None,
@@ -141,108 +128,105 @@ def _describe_record(run: "RunRecord") -> JsonObject:
     }
 
 
-def _export(journal: RunJournal, options: argparse.Namespace) -> int:
+def _format_line(run: JsonObject) -> str:
+    code = next((line for line in run["code"].splitlines() if line.strip()), "")
+    calls = pluralize(run["calls"], "call")
+    duration = _format_duration(run["duration_ms"])
+    about = f"{run['run']}  {run['started']}  {run['state']:11} {duration:>10}  agent {run['agent']}, {calls}"
+    return f"{about}  {shorten(code, MAX_CODE_CHARS)}"
+
+
+def _format_duration(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{milliseconds:,.0f} ms"
+
+
+async def _export(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
     """Print runs as the REST API exports them."""
-    from onetool.stats.history import iter_runs
-    from onetool.transports.http.api.runs import build_timeline
+    from onetool.admin.runs import export_runs
     from onetool_child.data import text
 
     left = getattr(options, "limit", None)
-    for batch in iter_runs(journal.statistics, _build_filter(options)):
-        for found in batch if left is None else batch[:left]:
-            line = journal.redact.redact_data(build_timeline(found, shows_directory=True).as_json())
-            sys.stdout.write(f"{text(line)}\n")
+    async for batch in await export_runs(app, identify_owner(), _read_query(options)):
+        for timeline in batch[:left]:
+            output.write(f"{text(app.redact.redact_data(timeline.as_json()))}\n")
         if left is not None and (left := left - len(batch)) <= 0:
             break
-    sys.stdout.flush()
-    return 0
 
 
 # --- show ----------------------------------------------------------------------------------------------------------
 
 
-def _show(journal: RunJournal, options: argparse.Namespace, *, as_json: bool) -> int:
-    from onetool.runs.views import describe_run
-    from onetool.stats.history import find_run
-    from onetool.transports.http.api.runs import build_timeline
+async def _show(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
+    from anyio.to_thread import run_sync as run_in_thread
 
+    from onetool.admin.durable_runs import DurableRun
+    from onetool.admin.runs import RunListQuery, show_run
+
+    run_id = options.run
     if options.as_test:
-        newest = journal.store.list_runs(limit=1) if options.run == LAST else []
-        print(_write_test(journal, newest[0].id if newest else options.run), end="")
-        return 0
-    latest = _list(journal, argparse.Namespace(limit=1)) if options.run == LAST else []
-    run_id = latest[0]["run"] if latest else options.run
-    try:
-        run = describe_run(journal.store, run_id, journal.redact)
-    except ToolNotFound:
-        found = find_run(journal.statistics, run_id)
-        if found is None:
-            raise
-        if as_json:
-            timeline = build_timeline(found, shows_directory=True).as_json()
-            print(json.dumps(journal.redact.redact_data(timeline), indent=2, ensure_ascii=False))
-        else:
-            print(journal.redact("\n".join(_describe_recorded(found))))
-        return 0
-    print(json.dumps(run, indent=2, ensure_ascii=False) if as_json else "\n".join(_describe(run)))
-    return 0
+        newest = app.state.runs.list_runs(limit=1) if run_id == LAST else []
+        output.write(await run_in_thread(_write_test, app, newest[0].id if newest else run_id))
+        return
+    if run_id == LAST:
+        async for line in _iter_lines(app, RunListQuery(), limit=1):
+            run_id = line["run"]
+    run = (await show_run(app, identify_owner(), run_id)).root
+    if options.json:
+        output.write_json(app.redact.redact_data(run.as_json()))
+    elif isinstance(run, DurableRun):
+        output.write_lines(_describe_durable(run))
+    else:
+        output.write_lines(map(app.redact, _describe_timeline(run)))
 
 
-def _write_test(journal: RunJournal, run_id: str) -> str:
+def _write_test(app: "OneTool", run_id: str) -> str:
     from onetool import snippets
+    from onetool.admin.durable_runs import find_run
     from onetool.cli.run_as_test import write_test
     from onetool.runner.fence_processor import strip
     from onetool.runs.replay import not_replayable
-    from onetool.runs.views import find_run
     from onetool.stats import history
 
     try:
-        run = find_run(journal.store, run_id)
+        run = find_run(app.state.runs, run_id)
     except ToolNotFound:
-        if history.find_run(journal.statistics, run_id) is None:
+        if history.find_run(app.state.recorder.database, run_id) is None:
             raise
         raise not_replayable(run_id) from None
     code = strip(run.code) if run.kind == "run" else run.code
     if snippets.is_snippet(code):
-        code = snippets.expand(code, journal.state.snippets.merge(journal.loaded.settings.snippets, run.agent))
-    return write_test(run, journal.store.list_calls(run.id), journal.redact.redact_data, code)
+        code = snippets.expand(code, app.state.snippets.merge(app.settings.snippets, run.agent))
+    return write_test(run, app.state.runs.list_calls(run.id), app.redact.redact_data, code)
 
 
-def _describe(run: JsonObject) -> "list[str]":
-    lines = [f"{run['run']}  {run['state']}{': ' if run['reason'] else ''}{run['reason']}"]
-    actor = f"{run['actor']}, " if run["actor"] else ""
-    lines += [f"{actor}agent {run['agent']}, client {run['client'] or 'unknown'}, started {run['started']}"]
-    lines += ["", *(f"    {line}" for line in run["code"].splitlines()), ""]
-    for call in run["calls"]:
-        by = f" by {call['by']}" if call["by"] else ""
-        lines.append(
-            f"{call['number']}. {call['tool']}  {call['state']}{by}{': ' if call['reason'] else ''}{call['reason']}"
-        )
-        lines += [f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call["arguments"].items()]
-        if call["result"] is not None:
-            lines.append(f"     -> {json.dumps(call['result'], ensure_ascii=False)}")
-    return lines if run["calls"] else [*lines, "No calls with effects."]
-
-
-def _describe_recorded(found: "RunWithValues") -> "Iterator[str]":
-    """Yield what is shown of a run that is not in the journal. Values are hostile text."""
-    from onetool.stats.details import StoredValues
-    from onetool.util.invisible import escape_invisible
-
-    run = found.run
-    own = found.values.get(0, StoredValues())
-    line = _describe_record(run)
-    yield f"{run.run_id}  {line['state']}{': ' if run.error_type else ''}{run.error_type or ''}"
+def _describe_durable(run: "DurableRun") -> "Iterator[str]":
+    yield f"{run.run}  {run.state}{': ' if run.reason else ''}{run.reason}"
     actor = f"{run.actor}, " if run.actor else ""
-    started = f"started {line['started']}, took {_format_duration(line['duration_ms']).strip()}"
+    yield f"{actor}agent {run.agent}, client {run.client or 'unknown'}, started {run.started}"
+    yield from ("", *(f"    {line}" for line in run.code.splitlines()), "")
+    for call in run.calls:
+        by = f" by {call.by}" if call.by else ""
+        yield f"{call.number}. {call.tool}  {call.state}{by}{': ' if call.reason else ''}{call.reason}"
+        yield from (f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+        if call.result is not None:
+            yield f"     -> {json.dumps(call.result, ensure_ascii=False)}"
+    if not run.calls:
+        yield "No calls with effects."
+
+
+def _describe_timeline(run: "Timeline") -> "Iterator[str]":
+    """Yield what is shown of a run that is not in the journal. Values are hostile text."""
+    state = "done" if run.state == "completed" else run.state
+    yield f"{run.id}  {state}{': ' if run.error else ''}{run.error or ''}"
+    actor = f"{run.actor}, " if run.actor else ""
+    started = f"started {run.started_at.partition('.')[0]}Z, took {_format_duration(run.duration_ms)}"
     yield f"{actor}agent {run.agent}, client {run.client or 'unknown'}, {started}, in {run.directory or 'unknown'}"
     yield from ("", *(f"    {escape_invisible(text)}" for text in run.command.splitlines()), "")
-    for number, call in enumerate(found.calls, 1):
-        values = found.values.get(call.call_id, StoredValues())
-        yield f"{number}. {call.name}  {call.error_type or 'done'}  {(call.seconds or 0) * 1000:,.0f} ms"
-        for label, value in (("arguments", values.arguments), ("->", values.result), ("error", values.error)):
+    for number, call in enumerate(run.calls, 1):
+        yield f"{number}. {call.name}  {call.error or 'done'}  {call.duration_ms or 0:,.0f} ms"
+        for label, value in (("arguments", call.arguments), ("->", call.result), ("error", call.message)):
             if value is not None:
                 yield f"     {label} {escape_invisible(value)}"
-    for label, value in (("Printed", own.printed), ("Value", own.result), ("Error", own.error)):
+    for label, value in (("Printed", run.printed), ("Value", run.result), ("Error", run.message)):
         if value is not None:
             yield from ("", f"{label}:", escape_invisible(value))

@@ -3,13 +3,10 @@
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
-from anyio.to_thread import run_sync as run_in_thread
-
-from onetool.cli.app_runner import check_settings, run_here
-from onetool.cli.approver import RunJournal, can_confirm, confirm_person, open_journal
+from onetool.cli.app_runner import check_settings
+from onetool.cli.approver import can_confirm, confirm_person, open_guarded
 from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_json
 from onetool.cli.settings_edits import add_edit_options, choose_directory, print_edit, read_query
@@ -54,15 +51,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_edit_options(remove, enable, disable)
 
 
-def main(options: Namespace) -> int:
-    if options.action != "accept":
-        return run_here(execute, options)
-    with open_journal(options) as journal:
-        return run_here(partial(_accept, journal), options)
-
-
 async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     check_settings(app, output)
+    if options.action == "accept":
+        return await _accept(app, options, output)
     if options.action in {None, "list"}:
         await _list(app, options, output)
     elif options.action == "add":
@@ -72,12 +64,11 @@ async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> 
     return 0
 
 
-async def _accept(journal: RunJournal, app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def _accept(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     from onetool.admin.servers import PinAcceptance, accept_tools
     from onetool.proxy.definitions import digest
 
-    check_settings(app, output)
     with output.progress(f"listing the tools of {options.server}"):
         upstream = await app.servers.list_now(options.server)
     tools = upstream.tools
@@ -86,8 +77,7 @@ async def _accept(journal: RunJournal, app: "OneTool", options: Namespace, outpu
         differences = [f"{options.server}.{tool}:\n{difference}" for tool, difference in changes.items()]
         output.write("\n\n".join(differences) or f"{options.server}: no changes.")
         output.write("\n")
-    confirm = partial(_confirm_claims, journal, tools.claims, options)
-    accepts_hints = bool(tools.claims) and await run_in_thread(confirm, abandon_on_cancel=True)
+    accepts_hints = bool(tools.claims) and await _confirm_claims(tools.claims, options)
     seen = PinAcceptance(digest=digest(tools.definitions))
     await accept_tools(app, identify_owner(), options.server, seen, accepts_hints=accepts_hints)
     if options.json:
@@ -98,7 +88,7 @@ async def _accept(journal: RunJournal, app: "OneTool", options: Namespace, outpu
     return 0
 
 
-def _confirm_claims(journal: RunJournal, claims: Mapping[str, str], options: Namespace) -> bool:
+async def _confirm_claims(claims: Mapping[str, str], options: Namespace) -> bool:
     """Return whether a person accepts what tools say about themselves. Raise if the person does not want it."""
     if not can_confirm(options.token):
         print(
@@ -108,7 +98,8 @@ def _confirm_claims(journal: RunJournal, claims: Mapping[str, str], options: Nam
         )
         return False
     lines = [f"{options.server} says about its tools, and policies will rely on it:"]
-    confirm_person(journal, options.token, [*lines, *(f"  {tool}: {text}" for tool, text in claims.items())])
+    async with open_guarded(options) as app:
+        await confirm_person(app, options.token, [*lines, *(f"  {tool}: {text}" for tool, text in claims.items())])
     return True
 
 

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.approver import RunJournal, confirm_person, open_journal
+from onetool.cli.approver import confirm_person, run_guarded
 from onetool.cli.options import add_actions, add_json, print_json
 from onetool.errors import ToolError, ToolNotFound
 from onetool.util.invisible import escape_invisible
@@ -13,6 +13,7 @@ from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
+    from onetool.app import OneTool
     from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 
 
@@ -35,17 +36,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> int:
-    with open_journal(options) as journal:
-        saved = journal.state.snippets
-        if options.action == "list":
-            return _list(saved, as_json=options.json)
-        snippet = _find(saved, options.agent, options.name)
-        if options.action == "accept":
-            _accept(journal, saved, snippet, options.token)
-        else:
-            saved.delete(snippet.agent, snippet.name)
-        done = "accepted" if options.action == "accept" else "deleted"
-        print(json.dumps({"snippet": snippet.name, done: True}) if options.json else f"{snippet.name}: {done}")
+    return run_guarded(options, lambda app: _execute(app, options))
+
+
+async def _execute(app: "OneTool", options: Namespace) -> int:
+    saved = app.state.snippets
+    if options.action == "list":
+        return _list(saved, as_json=options.json)
+    snippet = _find(saved, options.agent, options.name)
+    if options.action == "accept":
+        await _accept(app, saved, snippet, options.token)
+    else:
+        saved.delete(snippet.agent, snippet.name)
+    done = "accepted" if options.action == "accept" else "deleted"
+    print(json.dumps({"snippet": snippet.name, done: True}) if options.json else f"{snippet.name}: {done}")
     return 0
 
 
@@ -84,10 +88,11 @@ def _find(saved: "SavedSnippets", agent: str, name: str) -> "SavedSnippet":
     return found
 
 
-def _accept(journal: RunJournal, saved: "SavedSnippets", snippet: "SavedSnippet", token: str | None) -> None:
+async def _accept(app: "OneTool", saved: "SavedSnippets", snippet: "SavedSnippet", token: str | None) -> None:
     """Show the code to a person, and accept it if the person confirms."""
     lines = [f"All agents will be able to run ${snippet.name}:", *_list_lines(snippet.body, snippet.params)]
-    if not saved.accept(snippet, confirm_person(journal, token, lines)) and snippet not in saved.list_all():
+    person = await confirm_person(app, token, lines)
+    if not saved.accept(snippet, person.name) and snippet not in saved.list_all():
         raise ToolError(f"${snippet.name} was changed meanwhile; nothing was accepted", hint="run the command again")
 
 

@@ -2,21 +2,25 @@
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from onetool.cli.app_runner import run_with_settings
+from onetool.cli.app_runner import check_settings
+from onetool.cli.identity import identify_owner
 from onetool.cli.options import add_json
-from onetool.cli.terminal import format_table
+from onetool.cli.terminal import CommandOutput, format_table
 from onetool.core.render import render
 from onetool.errors import ToolError
-from onetool.util.text import pluralize
-from onetool.util.time_format import in_utc
+from onetool.util.invisible import escape_invisible
+from onetool.util.text import pluralize, shorten
 from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
+    from onetool.admin.statistics import SpendingRow
     from onetool.app import OneTool
     from onetool.stats.summary import StatsSummary
 
+ERROR_HEADINGS = ("count", "last", "tool", "type", "message")
+MAX_MESSAGE_CHARS = 100
 SPENDING_HEADINGS = ("month", "token", "agent", "runs", "calls", "failed", "answer tokens", "result tokens", "cost")
 
 
@@ -25,64 +29,82 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--period", choices=("day", "week", "month", "all"), default="all", help="period to report on (default: all)"
     )
     parser.add_argument("--tool", default="", metavar="NAME", help="name of the tool to report on")
-    parser.add_argument("--by", choices=("token",), help="show what each token used per month, instead of the summary")
+    text = "show what each token used per month, or failures in groups, instead of the summary"
+    parser.add_argument("--by", choices=("token", "error"), help=text)
     parser.add_argument("--month", metavar="MONTH", help="with --by token: month to report on, such as 2027-01")
     parser.add_argument("--html", type=Path, metavar="FILE", help="file for an HTML report")
     add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    if options.month is not None and options.by is None:
+async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+    if options.month is not None and options.by != "token":
         options.usage_error("--month needs --by token")
-
-    async def show(app: "OneTool") -> int:
-        if options.by is not None:
-            _show_spending(app, options)
-            return 0
-        from onetool.stats import report
-
-        summary = _summary(app, options)
-        if options.html:
-            try:
-                report.write(options.html.resolve(), summary)  # FILE may be a symbolic link
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", "") or error
-                raise ToolError(f"cannot write to {options.html}: {reason}") from None
-        shown = {key: value for key, value in summary.items() if key != "series"}
-        print(render(shown, "json") if options.json else _text(shown))
-        if options.html and not options.json:
-            print(f"\nReport: {options.html}")
-        return 0
-
-    return run_with_settings(options, show)
+    check_settings(app, output)
+    if options.by == "token":
+        await _show_spending(app, options, output)
+    elif options.by == "error":
+        await _show_errors(app, options, output)
+    else:
+        await _show_summary(app, options, output)
+    return 0
 
 
-def _summary(app: "OneTool", options: Namespace) -> "StatsSummary":
-    """Read the statistics directly, because a call of `ot.stats` would be counted and its file access restricted."""
-    from onetool.stats.summary import summarize
+async def _show_summary(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+    from onetool.admin.statistics import StatisticsQuery, show_statistics
+    from onetool.stats import report
 
-    settings = app.settings.stats
-    if not settings.enabled:
+    query = StatisticsQuery().model_copy(update={"period": options.period, "tool": options.tool})
+    statistics = (await show_statistics(app, identify_owner(), query)).model_dump()
+    if not statistics.pop("is_enabled"):
         raise ToolError("statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml")
-    statistics = app.state.recorder.database
-    return summarize(statistics, options.period, options.tool or None, round_trip_ms=settings.round_trip_ms)
+    statistics.pop("problem", None)
+    if options.html:
+        try:
+            file = (app.directories.working_dir / options.html).resolve()  # FILE may be a symbolic link
+            report.write(file, cast("StatsSummary", statistics))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", "") or error
+            raise ToolError(f"cannot write to {options.html}: {reason}") from None
+    del statistics["series"]
+    output.write(f"{render(statistics, 'json') if options.json else _text(statistics)}\n")
+    if options.html and not options.json:
+        output.write(f"\nReport: {options.html}\n")
 
 
-def _show_spending(app: "OneTool", options: Namespace) -> None:
-    from onetool.stats.history import list_spending
+async def _show_spending(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+    from onetool.admin.statistics import SpendingQuery, list_spending
 
-    rows = list_spending(app.state.recorder.database, options.month)
+    query = SpendingQuery().model_copy(update={"month": options.month or ""})
+    rows = (await list_spending(app, identify_owner(), query)).spending
     if options.json:
-        print(render({"spending": [{**row._asdict(), "last": in_utc(row.last, "seconds")} for row in rows]}, "json"))
-        return
-    if not rows:
-        print(f"No runs recorded{f' in {options.month}' if options.month else ''}.")
-        return
-    lines = [
-        (row.month, row.actor or "(no token)", row.agent, *(f"{count:,}" for count in row[3:8]), f"{row.cost:g}")
-        for row in rows
-    ]
-    print("\n".join(format_table([SPENDING_HEADINGS, *lines], right=range(3, 9))))
+        spending = [{**row.model_dump(exclude={"last_used"}), "last": row.last_used} for row in rows]
+        output.write(f"{render({'spending': spending}, 'json')}\n")
+    elif not rows:
+        output.write(f"No runs recorded{f' in {options.month}' if options.month else ''}.\n")
+    else:
+        output.write_lines(format_table([SPENDING_HEADINGS, *map(_format_spending, rows)], right=range(3, 9)))
+
+
+def _format_spending(row: "SpendingRow") -> tuple[str, ...]:
+    counts = (row.runs, row.calls, row.failed, row.answer_tokens, row.result_tokens)
+    return row.month, row.actor or "(no token)", row.agent, *(f"{count:,}" for count in counts), f"{row.cost:g}"
+
+
+async def _show_errors(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+    from onetool.admin.statistics import list_errors
+
+    groups = (await list_errors(app, identify_owner())).errors
+    if options.json:
+        output.write(f"{render({'errors': [group.model_dump() for group in groups]}, 'json')}\n")
+    elif not groups:
+        output.write("No failures recorded.\n")
+    else:
+        rows = [(str(group.count), group.last_at, group.name, group.type, _shorten(group.message)) for group in groups]
+        output.write_lines(map(app.redact, format_table([ERROR_HEADINGS, *rows], right=(0,))))
+
+
+def _shorten(message: str) -> str:
+    return shorten(escape_invisible(" ".join(message.split())), MAX_MESSAGE_CHARS)
 
 
 def _text(summary: JsonMapping) -> str:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from types import EllipsisType
 
 from onetool.config.model import Issuer, Token
-from onetool.errors import ArgumentError, Interrupted, ToolError, ToolNotFound, describe
+from onetool.errors import ArgumentError, Interrupted, describe
 from onetool.runs.grants import ANY
 from onetool.state.run_records import CallState, Decision, DurableRunRecord, Grant
-from onetool.state.run_store import RunTables
 from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
 from onetool_child.json_types import JsonObject
 
@@ -68,15 +67,6 @@ def complete(decision: Decision, run: DurableRunRecord, expires: float) -> Decis
         else:
             grants.append(replace(grant, agent=run.agent, by=decision.by, run=run.id, expires=expires))
     return replace(decision, grants=tuple(grants))
-
-
-def resolve_call(store: RunTables, run_id: str, number: int, outcome: str, by: str) -> None:
-    """Record what a person says about a call that was sent: `happened`, `not-happened` or `repeat`."""
-    if outcome not in OUTCOMES:
-        raise ToolError(f"invalid outcome {outcome!r}: expected {', '.join(OUTCOMES)}")
-    state, result = OUTCOMES[outcome]
-    if not store.resolve(run_id, number, state, by=by, result=result):
-        raise ToolNotFound(f"call {number} of run {run_id} does not wait for this answer")
 
 
 def is_revoked(run: DurableRunRecord, tokens: Iterable[Token], issuers: Iterable[Issuer]) -> bool:

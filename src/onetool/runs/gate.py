@@ -470,12 +470,11 @@ class Gate:
                 asking.cancel()
                 continue
             try:
-                answer = asking.result()
-            except ToolError:  # the client cannot ask after all, or the person closed the question
+                decision = question.read(asking.result(), approver.name)
+                await self._runs.decide(self.id, decision, via=approver.via, transport=approver.transport)
+            except ToolError:  # the person cannot be asked, has closed the question, or cannot decide here
                 self.ask = None
                 break
-            decision = question.read(answer, approver.name)
-            await self._runs.decide(self.id, decision, via=approver.via, transport=approver.transport)
         while self._waiting and not self.paused.is_set():
             left = self._waiting_since + self.hold - asyncio.get_running_loop().time()
             if left <= 0:

@@ -144,12 +144,7 @@ def _to_record(run: DurableRunRecord, redact: Redactor) -> RunRecord:
     return RunRecord(
         _get_run_id(run),
         run.agent,
-        session="",
-        seconds=None,
         error_type=str(run.state) if failed else None,
-        round_trips=0,
-        answer_tokens=0,
-        result_tokens=0,
         at=run.started,
         kind=run.kind,
         name="run" if is_run else str(json.loads(run.code or "{}").get("tool", "call")),

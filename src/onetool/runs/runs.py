@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -47,21 +47,31 @@ from onetool.runner.cells import MEASURES_WORK
 from onetool.runner.isolation import describe_interpreter, find_isolation_problem
 from onetool.runner.run_output import ClientChannel, Notices, RunOutput
 from onetool.runner.runner import Runner
-from onetool.runs.decisions import complete, resolve_call
+from onetool.runs.decisions import OUTCOMES, complete
 from onetool.runs.gate import Gate
+from onetool.runs.grants import describe_grant
 from onetool.runs.journal import Journal
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
 from onetool.runs.questions import Approver, Question, continue_later, describe_pause, identify, summarize
 from onetool.runs.replay import ReplayGate, list_answered
 from onetool.state.changes import Changes
-from onetool.state.run_records import ENDED, CallState, Decision, DurableCall, DurableRunRecord, RunOutcome, RunState
+from onetool.state.run_records import (
+    ENDED,
+    SHORT_ID_CHARS,
+    CallState,
+    Decision,
+    DurableCall,
+    DurableRunRecord,
+    RunOutcome,
+    RunState,
+)
 from onetool.state.run_store import RunTables
 from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES, count_tokens
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
-from onetool.util.text import pluralize, quote
+from onetool.util.text import pluralize, quote, shorten
 from onetool_child.data import as_data
 from onetool_child.errors import restore
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -78,6 +88,7 @@ RESULT_POLL_SECONDS = 0.05
 WHILE_RUNNING_SECONDS = 10.0  # to wait for the end of a run that was just approved
 MAX_SESSIONS = 1000
 MAX_EVENT_CHARS = MAX_VALUE_BYTES + MARGIN_CHARS  # of an answer in events, before it is redacted
+MAX_PATTERN_CHARS = 1000  # of a grant in the audit log
 LAST = "last"  # instead of the ID of a run
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
 LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WARNING"}  # of MCP; others are errors
@@ -126,7 +137,7 @@ class Runs:
         log: Log,
         environment: Variables,
         is_revoked: Callable[[DurableRunRecord], bool],
-        record_decision: Callable[..., None],
+        record_decision: Callable[..., Awaitable[None]],
         keeps_cells: bool = MEASURES_WORK,
     ) -> None:
         """Apply new settings. Current runs finish with the old ones.
@@ -146,7 +157,7 @@ class Runs:
         self._python = describe_interpreter(runner.cells.isolation["cells"])  # another one does not replay a run
         self._keep_seconds = PAUSED_SECONDS if keeps_cells else 0.0
         self._is_revoked = is_revoked
-        self._record_decision = record_decision
+        self._audit_decision = record_decision
         self._loaded = loaded
         self._media = media
         self._notifier.configure(
@@ -502,12 +513,10 @@ class Runs:
             await entry.set_state(state, outcome=outcome.encode() if gate.keeps_outcome else None)
 
     def _report(self, name: str, **fields: Any) -> None:
-        """Log an event of a run. Decisions of people are also audited, and people learn that calls wait."""
+        """Log an event of a run. People learn that calls wait."""
         self._log.event(name, **fields)
         if name == "run.waiting":
             self._notifier.notify(fields["run"], fields["agent"], fields["text"])
-        if "by" in fields:
-            self._record_decision(**fields)
 
     # --- people -----------------------------------------------------------------------------------------------------
 
@@ -524,49 +533,82 @@ class Runs:
         self._report("run.waiting", run=gate.id, agent=gate.record.agent, text=text)
         self._watch()
 
+    def check_place(self, record: DurableRunRecord, via: str) -> None:
+        """Raise unless calls of the agent may be approved in this place, which is one of `approvals.via`."""
+        try:
+            places = self._agents.get_policy(record.agent)[1]
+        except ToolError as error:
+            message = f"calls of agent {record.agent} cannot be approved here: {error.message}"
+            raise CallRejected(message, hint=f"decide in {record.directory}", code="forbidden", run=record.id) from None
+        if via not in places:
+            setting = f"agents.{record.agent}.approvals.via is [{', '.join(sorted(places))}]"
+            message = f"calls of agent {record.agent} cannot be approved here: approvals.via has no {via!r} ({setting})"
+            raise CallRejected(message, code="forbidden", run=record.id)
+
+    def check_starter(self, record: DurableRunRecord) -> None:
+        """Raise if the token that started the run was revoked: its calls can only be rejected."""
+        if self._is_revoked(record):
+            message = f"run {record.id} cannot continue: {record.actor or 'its token'} was revoked"
+            hint = f"reject its calls with `onetool reject {record.id[:SHORT_ID_CHARS]}`"
+            raise CallRejected(message, hint=hint, run=record.id)
+
     async def decide(self, run_id: str, decision: Decision, *, via: str, transport: str) -> list[int]:
-        """Apply the decision of a person. Raise if the run is unknown or nothing waits.
+        """Apply the decision of a person, after recording it. Raise if the run is unknown or nothing waits.
 
         `via` is one of the places of `approvals.via`; the audit log records it with the transport.
         """
-        record = await self.journal.call(RunTables.get_run, run_id)
-        if record is None:
-            raise ToolNotFound(f"no run {quote(run_id)}")
-        if via not in self._agents.get_policy(record.agent)[1]:
-            raise CallRejected(f"calls of agent {record.agent} cannot be approved there: approvals.via has no {via!r}")
+        record = await self._find_decidable(run_id, via)
         if decision.is_approved:
-            self._check_starter(record)
-        completed = complete(decision, record, self.journal.next_expiry)
-        numbers = await self.journal.call(RunTables.decide, run_id, completed)
-        if not numbers and not (decision.stops_run and record.state not in ENDED):
-            raise CallRejected(f"no call of run {run_id} waits any more", run=run_id)
-        self._report(
-            "run.decided",
-            run=run_id,
-            by=decision.by,
-            via=via,
-            transport=transport,
-            decision="approve" if decision.is_approved else "stop" if decision.stops_run else "reject",
-            calls=numbers,
-            grants=[grant.id for grant in decision.grants],
-        )
+            self.check_starter(record)
+        call = self.journal.call
+        states = OPEN_CALLS if decision.stops_run else (CallState.PENDING,)
+        waiting = [each.number for each in await call(RunTables.list_calls, run_id, states)]
+        numbers = [number for number in waiting if decision.calls is None or number in decision.calls]
+        can_stop = decision.stops_run and record.state not in ENDED
+        if numbers or can_stop:
+            grants = [
+                {"id": grant.id, "pattern": shorten(describe_grant(grant), MAX_PATTERN_CHARS), "count": grant.left}
+                for grant in decision.grants
+            ]
+            choice = "approve" if decision.is_approved else "stop" if decision.stops_run else "reject"
+            facts = {"via": via, "transport": transport, "grants": grants, "reason": decision.reason}
+            await self._record_decision("run.decided", record, choice, numbers, decision.by, **facts)
+            completed = complete(decision, record, self.journal.next_expiry)
+            numbers = await call(RunTables.decide, run_id, completed)
+        if not numbers and not can_stop:
+            raise CallRejected(f"no call of run {run_id} waits any more: somebody else has answered", run=run_id)
         await self._refresh()
         return numbers
 
-    def _check_starter(self, record: DurableRunRecord) -> None:
-        if self._is_revoked(record):
-            message = f"run {record.id} cannot continue: {record.actor or 'its token'} was revoked; reject its calls"
-            raise CallRejected(message, run=record.id)
-
-    async def resolve(self, run_id: str, number: int, outcome: str, by: str, *, via: str, transport: str) -> None:
-        """Say what happened to a call that was sent: `happened`, `not-happened` or `repeat`."""
+    async def _find_decidable(self, run_id: str, via: str) -> DurableRunRecord:
         record = await self.journal.call(RunTables.get_run, run_id)
-        if record is not None:
-            self._check_starter(record)
-        await anyio.to_thread.run_sync(resolve_call, self.journal.store, run_id, number, outcome, by)
-        fields = {"run": run_id, "by": by, "via": via, "transport": transport}
-        self._report("run.resolved", **fields, calls=[number], decision=outcome)
+        if record is None:
+            raise ToolNotFound(f"no run {quote(run_id)}")
+        self.check_place(record, via)
+        return record
+
+    async def resolve(
+        self, run_id: str, numbers: Sequence[int], outcome: str, by: str, *, via: str, transport: str
+    ) -> None:
+        """Say what happened to calls that were sent: `happened`, `not-happened` or `repeat`."""
+        record = await self._find_decidable(run_id, via)
+        self.check_starter(record)
+        waiting = await self.journal.call(RunTables.list_calls, run_id, (CallState.UNKNOWN,))
+        _check_waiting(run_id, set(numbers).difference(call.number for call in waiting))
+        await self._record_decision("run.resolved", record, outcome, numbers, by, via=via, transport=transport)
+        state, result = OUTCOMES[outcome]
+        for number in numbers:
+            is_resolved = await self.journal.call(RunTables.resolve, run_id, number, state, by=by, result=result)
+            _check_waiting(run_id, () if is_resolved else (number,))
         await self._refresh()
+
+    async def _record_decision(
+        self, event: str, record: DurableRunRecord, decision: str, numbers: Sequence[int], by: str, **facts: Any
+    ) -> None:
+        """Write a decision of a person to the audit log and the log before it is applied. Raise if that fails."""
+        facts = {"run": record.id, "agent": record.agent, "decision": decision, "calls": list(numbers), **facts}
+        await self._audit_decision(by=by, **facts)
+        self._report(event, by=by, **facts)
 
     def stop_waiting(self, gate: Gate) -> None:
         """Leave a call that no task of this process executes to the one that continues it after the approval."""
@@ -752,6 +794,12 @@ class Runs:
             decision = question.read(await approver.ask(question), approver.name)
             await self.decide(run_id, decision, via=approver.via, transport=approver.transport)
         return await self.wait_for_end(run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS)
+
+
+def _check_waiting(run_id: str, others: Collection[int]) -> None:
+    """Raise if a person says what happened to calls that do not wait for that."""
+    if others:
+        raise CallRejected(f"call {min(others)} of run {run_id} does not wait for this answer", run=run_id)
 
 
 def _make_id() -> str:

@@ -228,16 +228,13 @@ class AuditLog:
         facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
         self._event("change", **_limit_names(facts), outcome="ok")
 
-    def write_decision(self, *, by: str, **facts: Any) -> None:
-        """Record the decision of a person before it is applied. Raise StorageError if that fails."""
+    async def record_decision(self, *, by: str, **facts: Any) -> None:
+        """Record the decision of a person about calls before it is applied. Raise StorageError if that fails."""
         try:
-            self._records.write("decision", actor=by, **facts)
+            await self._write_first("decision", {"actor": by, **facts})
         except OSError as error:
             raise self._records.make_error(error) from None
-
-    def decision(self, *, by: str, **facts: Any) -> None:
-        """Record the decision of a person about calls that waited."""
-        self._event("decision", actor=by, **facts)
+        self.on_record()
 
     def _event(self, name: str, **fields: Any) -> None:
         self._records.event(name, **fields)

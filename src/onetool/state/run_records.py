@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from onetool.errors import Interrupted, describe
 from onetool_child.json_types import JsonMapping
 
+SHORT_ID_CHARS = 10  # of the ID of a run, in commands to type
 MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 
 

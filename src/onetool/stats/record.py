@@ -88,12 +88,12 @@ class RunRecord(NamedTuple):
 
     run_id: str
     agent: str
-    session: str
-    seconds: float | None
-    error_type: str | None
-    round_trips: int
-    answer_tokens: int
-    result_tokens: int
+    session: str = ""
+    seconds: float | None = None
+    error_type: str | None = None
+    round_trips: int = 0
+    answer_tokens: int = 0
+    result_tokens: int = 0
     at: float = 0.0
     kind: str = "run"
     name: str = "run"

@@ -1,14 +1,14 @@
 """REST routes of actions: the models of the function are those of the request and the response."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from onetool.admin.action import Action
 from onetool.admin.model import ApiModel, Query, camel_case
@@ -19,9 +19,11 @@ from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.events import EventStream, Feed
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import conditional_response, json_response, read_precondition
-from onetool.transports.http.routing import Operation, ResponseSpec, read_query
+from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, read_query
+from onetool_child.data import text
 from onetool_child.json_types import JsonObject
 
+JSON_LINES = "application/x-ndjson"
 INPUTS = (str, bytes, Precondition, BaseModel)
 
 
@@ -34,7 +36,8 @@ class ActionRoute:
     write has the ETag of what was changed. `created` describes the response with status 201 of an action that returns
     whether the thing is new. `media` are the media types of a body that is not JSON, and `render` makes the response
     if it is not JSON. `watches` is a kind of state: a client may ask for events, with the response at first and after
-    each change of that state. Parameters of the action of other types are for commands.
+    each change of that state. An action that returns batches of models is an export as JSON Lines. Parameters of the
+    action of other types are for commands.
     """
 
     method: str
@@ -74,8 +77,8 @@ class ActionRoute:
         )
 
     def _describe_responses(self, answer: Any) -> dict[int, ResponseSpec]:
-        if self.render is not None:
-            return {self.status: ResponseSpec(self.description, media=self.media or {})}
+        if self.render is not None or get_origin(answer) is AsyncIterator:
+            return {self.status: ResponseSpec(self.description, media=self.media or {JSON_LINES: TEXT})}
         described = f"{self._event}, at first and after each change; endless"
         media = events.describe_stream(described) if self.watches else {}
         responses = {self.status: ResponseSpec(self.description, answer, media)}
@@ -94,6 +97,8 @@ class ActionRoute:
         if self.watches and events.wants_events(request):
             return EventStream(partial(self._watch, api, execute), ends_with_server=True)
         answer = await execute()
+        if isinstance(answer, AsyncIterator):
+            return self._export(api, answer)
         status = self.status
         if self.created:
             answer, is_new = answer
@@ -112,6 +117,18 @@ class ActionRoute:
         if tag is None and self.sends_etag:
             tag = compute_etag(data)
         return json_response(data, status, {"etag": tag} if tag else None)
+
+    def _export(self, api: Api, batches: AsyncIterator[Iterable[ApiModel]]) -> Response:
+        def render(batch: Iterable[ApiModel]) -> bytes:
+            return "".join(f"{text(api.to_json(item))}\n" for item in batch).encode("utf-8", "replace")
+
+        async def send() -> AsyncIterator[bytes]:
+            async for batch in batches:
+                yield await api.run_in_thread(partial(render, batch))
+
+        name = self.path.split("/")[-2]
+        headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
+        return StreamingResponse(send(), self.status, headers, JSON_LINES)
 
     async def _watch(self, api: Api, execute: Callable[[], Awaitable[ApiModel]], feed: Feed) -> None:
         sent = None

@@ -13,16 +13,13 @@ from starlette.routing import Route, Router
 from onetool.app import OneTool
 from onetool.bundles.model import Id, Slug, Version
 from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
-from onetool.transports.http.api.approvals import ApprovalHandlers
-from onetool.transports.http.api.audit import AuditHandlers
+from onetool.transports.http.api import readiness
 from onetool.transports.http.api.changes import ChangeHandlers
-from onetool.transports.http.api.clients import ClientHandlers
 from onetool.transports.http.api.common import Api
 from onetool.transports.http.api.results import ResultHandlers
 from onetool.transports.http.api.runs import RunHandlers
 from onetool.transports.http.api.session import SessionHandlers
 from onetool.transports.http.api.sign_ins import SignInHandlers
-from onetool.transports.http.api.stats import StatsHandlers
 from onetool.transports.http.api.tool_calls import ToolCallHandlers
 from onetool.transports.http.auth import AuthMiddleware
 from onetool.transports.http.errors import ErrorBoundary
@@ -38,7 +35,6 @@ from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.sign_in import BrowserSignIn
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
-from onetool.transports.run_history import LiveRuns
 from onetool_child.json_types import JsonObject
 
 
@@ -68,11 +64,14 @@ def build(
     issuers = IssuerDirectory(app.log)
     jwts = JwtVerifier(lambda: app.settings.auth.issuers, issuers, app.log)
     browser_sign_in = BrowserSignIn(lambda: app.settings.auth, bind, issuers, jwts=jwts, sessions=sessions, log=app.log)
-    api = Api(app, LiveRuns(app.bus.events), neighbors.list_apps if neighbors is not None else tuple)
+    api = Api(app)
+    if neighbors is not None:
+        app.list_neighbors = neighbors.list_apps
+        neighbors.on_open(lambda other: app.live_runs.follow(other.bus.events))
     sign_ins = SignInHandlers(api)
     mcp = mcp_endpoint.McpEndpoint(app)
-    clients = ClientHandlers(api, mcp)
-    operations = (*_operations(api, metrics, sessions, neighbors), *sign_ins.operations(), *clients.operations())
+    app.http_clients = mcp
+    operations = (*_operations(api, metrics, sessions), *sign_ins.operations())
 
     @cache
     def build_response() -> Response:
@@ -126,23 +125,17 @@ def _path_schemas() -> Mapping[str, JsonObject]:
     }
 
 
-def _operations(
-    api: Api, metrics: Metrics, sessions: BrowserSessions, neighbors: Neighbors | None
-) -> Iterator[Operation]:
+def _operations(api: Api, metrics: Metrics, sessions: BrowserSessions) -> Iterator[Operation]:
     api.app.bundles.keeps_running = True
-    if neighbors is not None:
-        neighbors.on_open(lambda other: api.live_runs.follow(other.bus.events))
     yield from (route.make_operation(api) for route in (*STORED_ROUTES, *TOOL_ROUTES))
     yield from ToolCallHandlers(api).operations()
     yield from RunHandlers(api).operations()
     yield from ResultHandlers(api).operations()
-    yield from StatsHandlers(api).operations()
+    yield readiness.make_operation(api.app)
     yield from ChangeHandlers(api).operations()
     yield from (route.make_operation(api) for route in IMPORT_ROUTES)
-    yield from ApprovalHandlers(api).operations()
     yield from SessionHandlers(api, sessions).operations()
     yield from (route.make_operation(api) for route in ROUTES)
-    yield from AuditHandlers(api).operations()
     summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}
     yield Operation("GET", "/metrics", metrics.respond, summary, responses)
 

@@ -29,8 +29,8 @@ from onetool.app import OneTool
 from onetool.transports.http.auth import STOPPING, get_token_id
 from onetool.transports.http.body_limit import MAX_BODY_BYTES
 from onetool.transports.http.errors import ApiError
-from onetool.transports.mcp.http_clients import HttpClient
 from onetool.transports.mcp.mcp_server import OneToolServer
+from onetool.util.http_clients import HttpClient
 from onetool_child.messages import MAX_VALUES, has_few_values
 
 PATH = "/mcp"

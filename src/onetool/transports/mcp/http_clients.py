@@ -6,30 +6,17 @@ and name, and listed for some minutes after their last request.
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.clock_watch import Clock
+from onetool.util.http_clients import HttpClient
 
 SESSION_HEADER = "mcp-session-id"
 MAX_CLIENTS = 2000
 RECENT_SECONDS = 600.0
 ID_CHARS = 16
-
-
-@dataclass(slots=True)
-class HttpClient:
-    """A client. `id` does not reveal the ID of its session, with which others could try to use it."""
-
-    id: str
-    session: str | None
-    agent: str
-    actor: str
-    since: float
-    last_call: float
-    name: str = ""
 
 
 class HttpClients:

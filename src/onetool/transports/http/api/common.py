@@ -1,6 +1,6 @@
-"""State that all REST handlers share: the app, the active runs, and threads for disk access."""
+"""State that all REST handlers share: the app, and threads for disk access."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +13,6 @@ from starlette.responses import Response
 from onetool.app import OneTool
 from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.responses import json_response
-from onetool.transports.run_history import LiveRuns
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ SMALL_BYTES = 16 << 10  # parsing a smaller body is faster than starting a threa
 @dataclass(frozen=True, slots=True)
 class Api:
     app: OneTool
-    live_runs: LiveRuns
-    list_neighbors: Callable[[], Sequence[OneTool]] = tuple  # other applications of this process
     readers: anyio.CapacityLimiter = field(default_factory=partial(anyio.CapacityLimiter, READERS))
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
@@ -44,9 +41,9 @@ class Api:
         """Read and parse the body of a request."""
         return await self.read(await RequestBody.from_request(request), parse)
 
-    def to_json(self, model: "ApiModel") -> JsonObject:
+    def to_json(self, model: "ApiModel | JsonObject") -> JsonObject:
         """Return the model as JSON with secrets redacted."""
-        data: JsonObject = self.app.redact.redact_data(model.as_json())
+        data: JsonObject = self.app.redact.redact_data(model if isinstance(model, dict) else model.as_json())
         return data
 
     def respond(self, model: "ApiModel") -> Response:

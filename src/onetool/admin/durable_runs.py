@@ -6,10 +6,13 @@ is not shown in full, the size of the rest is stated.
 
 import json
 from collections.abc import Collection, Iterator
-from typing import Any, TypedDict
+from typing import Annotated, Any, Literal
 
+from pydantic import WithJsonSchema
+
+from onetool.admin.model import ApiModel, Count, Time
 from onetool.errors import ToolError, ToolNotFound
-from onetool.state.run_records import OPEN, CallState, DurableCall, DurableRunRecord
+from onetool.state.run_records import OPEN, CallState, DurableCall, DurableRunRecord, RunState
 from onetool.state.run_store import RunTables
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
@@ -28,40 +31,84 @@ LINE_BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 WAITING_STATES = (CallState.PENDING, CallState.UNKNOWN)
 
 
-class WaitingCall(TypedDict):
-    """A call that waits for a person. Its state is `unknown` if nobody knows whether it happened."""
-
+class ApprovalCall(ApiModel):
     number: int
     tool: str
     effects: list[str]
     arguments: JsonObject
     reason: str
-    state: str
+    state: Literal["pending", "unknown"]
 
 
-class Waiting(TypedDict):
-    """A run whose calls wait for a person."""
+class Approval(ApiModel):
+    """A run whose calls wait for a person. It is `halted` if a person must say whether a call happened."""
 
     run: str
     agent: str
     actor: str
     client: str
-    asked: str
-    expires: str | None
-    state: str  # `waiting`, or `halted` if a person must say whether a call happened
-    calls: list[WaitingCall]
+    asked: Time
+    expires: Time | None
+    state: Literal["waiting", "halted"]
+    calls: list[ApprovalCall]
 
 
-def list_waiting(store: RunTables, redact: Redactor) -> list[Waiting]:
+class DurableRunLine(ApiModel):
+    """A run that has made calls with effects, or whose calls wait for a person."""
+
+    run: str
+    kind: Literal["run", "call"]
+    agent: str
+    actor: str
+    client: str
+    state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*RunState]})]
+    reason: str
+    started: Time
+    expires: Time | None
+    code: str
+    calls: Count
+
+
+class DurableRunCall(ApiModel):
+    number: int
+    tool: str
+    state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*CallState]})]
+    effects: list[str]
+    arguments: JsonObject
+    by: str
+    reason: str
+    result: Any
+    at: Time
+    ended: Time | None
+
+
+class DurableRun(DurableRunLine):
+    calls: list[DurableRunCall]  # type: ignore[assignment]
+
+
+def list_waiting(store: RunTables, redact: Redactor) -> list[Approval]:
     """Return the runs that wait for a person, oldest first."""
-    found = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, limit=MAX_RUNS))
-    return sorted((waiting for waiting in found if waiting), key=lambda waiting: waiting["asked"])
+    approvals = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, limit=MAX_RUNS))
+    return sorted((approval for approval in approvals if approval is not None), key=lambda approval: approval.asked)
 
 
-def describe_run(store: RunTables, run_id: str, redact: Redactor) -> JsonObject:
-    """Return a run with its calls. Raise ToolNotFound if it does not exist."""
-    run = find_run(store, run_id)
-    return {**describe_line(run, redact), "calls": [_describe_call(call, redact) for call in store.list_calls(run.id)]}
+def describe_waiting(store: RunTables, run: DurableRunRecord, redact: Redactor) -> Approval | None:
+    """Return the calls of a run that wait for a person; None if none does."""
+    calls = store.list_calls(run.id, WAITING_STATES)
+    if not calls:
+        return None
+    return Approval(
+        **_show_run(run, redact),
+        asked=in_utc(min(call.at for call in calls), "seconds"),
+        state="halted" if any(call.state is CallState.UNKNOWN for call in calls) else "waiting",
+        calls=[ApprovalCall(**_show_call(call, redact)) for call in calls],
+    )
+
+
+def describe_run(store: RunTables, run: DurableRunRecord, redact: Redactor) -> DurableRun:
+    """Return a run with its calls."""
+    calls = [_describe_call(call, redact) for call in store.list_calls(run.id)]
+    return DurableRun(**describe_line(run, redact), calls=calls)
 
 
 def find_run(store: RunTables, run_id: str) -> DurableRunRecord:
@@ -78,45 +125,29 @@ def find_run(store: RunTables, run_id: str) -> DurableRunRecord:
     raise ToolNotFound(f"no run {run_id!r}, or it has expired", hint="list runs with `onetool runs`")
 
 
-def show(value: Any, redact: Redactor) -> Any:
-    """Return JSON data for people: without secrets and invisible characters, and not too long."""
-    return _Shortener(MAX_SHOWN_CHARS).shorten(redact.redact_data(value))
-
-
-def describe_waiting(store: RunTables, run: DurableRunRecord, redact: Redactor) -> Waiting | None:
-    """Return the calls of a run that wait for a person; None if none does."""
-    calls = store.list_calls(run.id, WAITING_STATES)
-    if not calls:
-        return None
+def _show_run(run: DurableRunRecord, redact: Redactor) -> JsonObject:
     return {
         "run": run.id,
         "agent": run.agent,
         "actor": _show_line(run.actor, redact),
         "client": _show_line(run.client, redact),
-        "asked": in_utc(min(call.at for call in calls), "seconds"),
         "expires": _format_time(run.expires),
-        "state": "halted" if any(call.state is CallState.UNKNOWN for call in calls) else "waiting",
-        "calls": [_describe_waiting_call(call, redact) for call in calls],
     }
 
 
 def describe_line(run: DurableRunRecord, redact: Redactor) -> JsonObject:
-    """Return a run without its calls."""
+    """Return the fields of a run without its calls."""
     return {
-        "run": run.id,
+        **_show_run(run, redact),
         "kind": run.kind,
-        "agent": run.agent,
-        "actor": _show_line(run.actor, redact),
-        "client": _show_line(run.client, redact),
         "state": str(run.state),
         "reason": _show_line(run.reason, redact),
         "started": in_utc(run.started, "seconds"),
-        "expires": _format_time(run.expires),
         "code": _cut(escape_invisible(redact(run.code)), MAX_CODE_CHARS),
     }
 
 
-def _describe_waiting_call(call: DurableCall, redact: Redactor) -> WaitingCall:
+def _show_call(call: DurableCall, redact: Redactor) -> JsonObject:
     return {
         "number": call.number,
         "tool": _show_line(call.tool, redact),
@@ -127,14 +158,17 @@ def _describe_waiting_call(call: DurableCall, redact: Redactor) -> WaitingCall:
     }
 
 
-def _describe_call(call: DurableCall, redact: Redactor) -> JsonObject:
-    return {
-        **_describe_waiting_call(call, redact),
-        "by": _show_line(call.by, redact),
-        "result": None if call.result is None else show(json.loads(call.result), redact),
-        "at": in_utc(call.at, "seconds"),
-        "ended": _format_time(call.ended),
-    }
+def _describe_call(call: DurableCall, redact: Redactor) -> DurableRunCall:
+    result = None
+    if call.result is not None:
+        result = _Shortener(MAX_SHOWN_CHARS).shorten(redact.redact_data(json.loads(call.result)))
+    return DurableRunCall(
+        **_show_call(call, redact),
+        by=_show_line(call.by, redact),
+        result=result,
+        at=in_utc(call.at, "seconds"),
+        ended=_format_time(call.ended),
+    )
 
 
 def _show_arguments(call: DurableCall, redact: Redactor) -> JsonObject:

@@ -1,18 +1,17 @@
 """Active runs and their events: complete, in order, bounded and without secrets."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from onetool.admin.runs import build_run, build_timeline
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
 from onetool.core.context import ToolContext
+from onetool.runs.live_runs import JSON, MAX_WAITING_EVENTS, LiveRuns
 from onetool.runs.run_list import ListedRun
 from onetool.stats.history import MAX_CALLS, RunWithValues
-from onetool.transports.http.api.runs import build_run, build_timeline
-from onetool.transports.run_history import JSON, MAX_WAITING_EVENTS, LiveRuns
 from onetool.util.redact import REDACTED, Redactor
 
 SECRET = "correct-horse-battery"
@@ -55,12 +54,12 @@ def _context(run_id: str, agent: str) -> ToolContext:
 
 
 @pytest.fixture
-def bus() -> Iterator[FakeBus]:
+def bus() -> FakeBus:
     bus = ToolBus()
     bus.events.redact = Redactor([SECRET])
     activity = LiveRuns(bus.events)
-    yield FakeBus(bus, activity)
-    activity.close()
+    activity.start()
+    return FakeBus(bus, activity)
 
 
 def test_a_run_is_reported_with_its_calls(bus: FakeBus) -> None:

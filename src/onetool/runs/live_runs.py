@@ -6,7 +6,7 @@ format. A watcher that is too slow misses events and receives their number; it n
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,11 +56,18 @@ class LiveRuns:
     def __init__(self, events: Events) -> None:
         self._live: dict[str, _ActiveRun] = {}
         self._watchers: list[_Watcher] = []
-        self.close = events.subscribe(partial(self._on_event, events, False))
+        self._events = events
+        self._is_started = False
 
-    def follow(self, events: Events) -> Callable[[], None]:
-        """Also show the runs of another application to the owner. Return the function that ends it."""
-        return events.subscribe(partial(self._on_event, events, True))
+    def start(self) -> None:
+        """Observe the runs that begin from now on."""
+        if not self._is_started:
+            self._is_started = True
+            self._events.subscribe(partial(self._on_event, self._events, False))
+
+    def follow(self, events: Events) -> None:
+        """Also show the runs of another application to the owner."""
+        events.subscribe(partial(self._on_event, events, True))
 
     def runs(self, agent: str | None = None, token_id: str | None = None) -> list[RunRecord]:
         """Return the active runs of one agent or of all, newest first."""
@@ -94,14 +101,16 @@ class LiveRuns:
         if live is None:
             if isinstance(event, CallFinished | RunFinished):  # the run ended, or started before this object existed
                 return
-            kind, command = ("run", event.command) if isinstance(event, RunStarted) else ("call", "")
             context = event.context
-            session = events.session
-            client = context.caller.client
-            fields = (run_id, context.agent_id, session, None, None, 0, 0, 0, now, kind, event.name, client)
             run = RunRecord(
-                *fields,
-                command,
+                run_id,
+                context.agent_id,
+                events.session,
+                at=now,
+                kind="run" if isinstance(event, RunStarted) else "call",
+                name=event.name,
+                client=context.caller.client,
+                command=event.command if isinstance(event, RunStarted) else "",
                 actor=context.actor,
                 token_id=context.token_id,
                 directory=str(context.working_dir),

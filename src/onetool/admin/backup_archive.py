@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import stat
 import tarfile
@@ -20,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from onetool.backends.http import credentials
 from onetool.config.contents import TRUST_FILE as TRUST
@@ -37,8 +38,10 @@ FORMAT = "onetool-backup"
 VERSION = 1
 MANIFEST = "manifest.json"
 MASK = "REDACTED"  # a valid value in YAML and JSON
-SKIPPED = ("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/daemon.log*", ".tmp")
-SKIPPED_NAMES = ("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp")
+SKIPPED = (
+    *("cache", "environments", "tmp", "run", "logs/onetool.log*", "logs/daemon.log*", ".tmp"),
+    *("*.lock", "*-wal", "*-shm", "*-journal", "*.sock", ".*.tmp"),
+)
 # Sealed databases are useless without their keys.
 SECRET_NAMES = (
     "secrets.yaml*", ".env*", "*.key", ".key", "credentials", "settings-history.json",
@@ -103,38 +106,42 @@ def _add_all(archive: tarfile.TarFile, directory: Path, paths: Iterable[Path], *
     with tempfile.TemporaryDirectory() as scratch:
         for path in paths:
             name = path.relative_to(directory).as_posix()
-            text = None if secrets or not SETTINGS_FILE.fullmatch(name) else _redact(name, path)
-            if not secrets and (_is_secret(name) or text == ""):
-                left_out.append(name)
-                continue
-            if text is not None:
-                redacted.append(name)
-                files[name], added = _add_file(archive, name, io.BytesIO(text.encode()))
-                size += added
-                continue
-            source = _copy_database(path, Path(scratch)) if path.suffix == DATABASE_SUFFIX else path
-            if not secrets and path.name == DOCUMENTS:
-                changed = None if source == path else _redact_documents(source)
-                if changed is None:  # it is damaged, so nobody knows what is in it
-                    left_out.append(name)
-                    continue
-                if changed:
-                    redacted.append(name)
             try:
-                content = source.open("rb")
+                content, is_redacted = _open_content(name, path, Path(scratch), secrets=secrets)
             except FileNotFoundError:  # deleted meanwhile
                 continue
+            except _Secret:
+                left_out.append(name)
+                continue
+            if is_redacted:
+                redacted.append(name)
             with content:
                 files[name], added = _add_file(archive, name, content)
-                size += added
+            size += added
     about = {"format": FORMAT, "version": VERSION, "created": time.time(), "program": __version__}
     manifest = json.dumps({**about, "has_secrets": secrets, "files": files}).encode()
     _add_file(archive, MANIFEST, io.BytesIO(manifest))
     return Contents(len(files), size, tuple(left_out), tuple(redacted))
 
 
+class _Secret(Exception):
+    """Raised for a file that is left out, because it is secret or may contain secrets."""
+
+
+def _open_content(name: str, path: Path, scratch: Path, *, secrets: bool) -> tuple[BinaryIO, bool]:
+    """Return the content to save, and whether literal credentials in it were replaced."""
+    if not secrets and any(fnmatchcase(part, secret) for part in PurePosixPath(name).parts for secret in SECRET_NAMES):
+        raise _Secret
+    if not secrets and SETTINGS_FILE.fullmatch(name):
+        text = _redact(name, path)
+        return (path.open("rb"), False) if text is None else (io.BytesIO(text.encode()), True)
+    source = _copy_database(path, scratch) if path.suffix == DATABASE_SUFFIX else path
+    is_redacted = not secrets and path.name == DOCUMENTS and _redact_documents(source, is_copy=source != path)
+    return source.open("rb"), is_redacted
+
+
 def _redact(name: str, file: Path) -> str | None:
-    """Return the text without literal credentials; None if it has none, and "" if they cannot be replaced."""
+    """Return the text without literal credentials; None if it has none. Raise _Secret if they cannot be replaced."""
     try:
         text = file.read_text("utf-8")
         literals = _find_literals(name, text)
@@ -143,11 +150,13 @@ def _redact(name: str, file: Path) -> str | None:
         for literal in sorted(literals, key=len, reverse=True):
             text = text.replace(literal, MASK)
         is_done = min(map(len, literals)) >= MIN_SECRET_CHARS and literals.isdisjoint(_find_literals(name, text))
-    except FileNotFoundError:  # deleted meanwhile
-        return None
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError, RecursionError, ToolError):
-        return ""
-    return text if is_done else ""
+        raise _Secret from None
+    if not is_done:
+        raise _Secret
+    return text
 
 
 def _find_literals(name: str, text: str) -> set[str]:
@@ -181,14 +190,7 @@ def _list_files(directory: Path, own_names: Collection[str] | None = None) -> It
 
 
 def _is_skipped(path: Path) -> bool:
-    text = path.as_posix()
-    return any(fnmatchcase(text, pattern) or fnmatchcase(path.name, pattern) for pattern in SKIPPED) or any(
-        fnmatchcase(path.name, pattern) for pattern in SKIPPED_NAMES
-    )
-
-
-def _is_secret(name: str) -> bool:
-    return any(fnmatchcase(part, pattern) for part in PurePosixPath(name).parts for pattern in SECRET_NAMES)
+    return any(fnmatchcase(text, pattern) for text in (path.as_posix(), path.name) for pattern in SKIPPED)
 
 
 def _copy_database(path: Path, scratch: Path) -> Path:
@@ -206,13 +208,15 @@ def _copy_database(path: Path, scratch: Path) -> Path:
     return copy
 
 
-def _redact_documents(copy: Path) -> bool | None:
-    """Replace literal credentials in the copy of a database. Return whether there were any; None if it is damaged."""
+def _redact_documents(copy: Path, *, is_copy: bool) -> bool:
+    """Replace literal credentials in the copy of a database. Return whether there were any."""
     try:
-        with closing(sqlite3.connect(copy, isolation_level=None)) as database:
-            return _redact_rows(database)
+        if is_copy:
+            with closing(sqlite3.connect(copy, isolation_level=None)) as database:
+                return _redact_rows(database)
     except (sqlite3.Error, ValueError):
-        return None
+        pass
+    raise _Secret  # it is damaged, so nobody knows what is in it
 
 
 def _redact_rows(database: sqlite3.Connection) -> bool:
@@ -233,19 +237,16 @@ def _redact_rows(database: sqlite3.Connection) -> bool:
 def _add_file(archive: tarfile.TarFile, name: str, content: Any) -> tuple[str, int]:
     """Add a file and return its digest and size. It is read once, because it may grow meanwhile."""
     with tempfile.SpooledTemporaryFile(max_size=1 << 20) as buffer:
-        digest = hashlib.sha256()
-        size = 0
-        while block := content.read(1 << 16):
-            buffer.write(block)
-            digest.update(block)
-            size += len(block)
-        buffer.seek(0)
+        shutil.copyfileobj(content, buffer)
         entry = tarfile.TarInfo(name)
-        entry.size = size
+        entry.size = buffer.tell()
         entry.mtime = int(time.time())
         entry.mode = OWNER_ONLY
+        buffer.seek(0)
+        digest = hashlib.file_digest(buffer, "sha256").hexdigest()
+        buffer.seek(0)
         archive.addfile(entry, buffer)
-    return digest.hexdigest(), size
+    return digest, entry.size
 
 
 # --- restoring -------------------------------------------------------------------------------------------------------
@@ -290,17 +291,13 @@ def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.
     if set(found) != set(data["files"]):
         raise ValueError("files are missing or were added")
     for name, member in found.items():
-        digest = hashlib.sha256()
-        content = archive.extractfile(member)
-        while content is not None and (block := content.read(1 << 16)):
-            digest.update(block)
+        digest = hashlib.file_digest(archive.extractfile(member), "sha256")  # type: ignore[arg-type]  # a regular file
         if digest.hexdigest() != data["files"][name]:
             raise ValueError(f"{name!r} was changed")
     return found
 
 
 def _extract(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], directory: Path) -> Contents:
-    size = 0
     for name, member in members.items():
         path = directory / name
         content = archive.extractfile(member)
@@ -308,6 +305,5 @@ def _extract(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], dire
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), OWNER_ONLY)
         with os.fdopen(descriptor, "wb") as file:
-            while block := content.read(1 << 16):
-                size += file.write(block)
-    return Contents(len(members), size)
+            shutil.copyfileobj(content, file)
+    return Contents(len(members), sum(member.size for member in members.values()))

@@ -1,0 +1,65 @@
+"""The health of all components, and fixes that its findings offer."""
+
+from typing import Annotated
+
+from anyio.to_thread import run_sync as run_in_thread
+from pydantic import ConfigDict, Field
+
+from onetool.admin.action import action
+from onetool.admin.errors import AdminError, raising
+from onetool.admin.model import ApiModel, Count, Finding
+from onetool.admin.person import Person
+from onetool.app import OneTool
+from onetool.checks.fixes import apply_fix
+
+
+class RegistryHealth(ApiModel):
+    status: str
+    tool_count: Count
+
+
+class ProxyHealth(ApiModel):
+    status: str
+    server_count: Count
+    servers: dict[str, str]
+
+
+class Health(ApiModel):
+    model_config = ConfigDict(extra="allow")
+
+    version: str
+    python: str
+    cwd: str
+    registry: RegistryHealth
+    proxy: ProxyHealth
+    workers: dict[str, str]
+    isolation: dict[str, str]
+    problems: list[str]
+    findings: list[Finding] = Field(description="The same problems, structured")
+
+
+class FixRequest(ApiModel):
+    fix: Annotated[str, Field(max_length=500, description="Identifier of the fix, from a finding")]
+
+
+class FixResponse(ApiModel):
+    done: str = Field(description="What was done")
+
+
+@action()
+async def show_health(app: OneTool, person: Person) -> Health:
+    """Get the health of all components."""
+    return Health.model_validate(await app.health())
+
+
+@action("admin", "making fixes")
+async def make_fix(app: OneTool, person: Person, request: FixRequest) -> FixResponse:
+    """Make a fix that a finding of the health offers."""
+    findings = (await app.health())["findings"]
+    if request.fix not in {finding.get("fix") for finding in findings}:
+        raise AdminError("not_found", "no finding offers this fix; it may have been made already")
+    async with person.changing(app, "health.fix", [request.fix]):
+        with raising("storage_unavailable"):
+            done = await run_in_thread(apply_fix, request.fix)
+    app.health_reports.forget()
+    return FixResponse(done=done)
