@@ -563,7 +563,8 @@ class Runs:
         call = self.journal.call
         states = OPEN_CALLS if decision.stops_run else (CallState.PENDING,)
         waiting = [each.number for each in await call(RunTables.list_calls, run_id, states)]
-        numbers = [number for number in waiting if decision.calls is None or number in decision.calls]
+        chosen = None if decision.stops_run else decision.calls
+        numbers = [number for number in waiting if chosen is None or number in chosen]
         can_stop = decision.stops_run and record.state not in ENDED
         if numbers or can_stop:
             grants = [
