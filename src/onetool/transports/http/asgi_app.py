@@ -16,7 +16,6 @@ from onetool.transports.http import mcp_endpoint, resource_metadata, ui_files
 from onetool.transports.http.api import readiness
 from onetool.transports.http.api.changes import ChangeHandlers
 from onetool.transports.http.api.common import Api
-from onetool.transports.http.api.results import ResultHandlers
 from onetool.transports.http.api.runs import RunHandlers
 from onetool.transports.http.api.session import SessionHandlers
 from onetool.transports.http.api.sign_ins import SignInHandlers
@@ -130,7 +129,6 @@ def _operations(api: Api, metrics: Metrics, sessions: BrowserSessions) -> Iterat
     yield from (route.make_operation(api) for route in (*STORED_ROUTES, *TOOL_ROUTES))
     yield from ToolCallHandlers(api).operations()
     yield from RunHandlers(api).operations()
-    yield from ResultHandlers(api).operations()
     yield readiness.make_operation(api.app)
     yield from ChangeHandlers(api).operations()
     yield from (route.make_operation(api) for route in IMPORT_ROUTES)

@@ -6,7 +6,6 @@ Names are snake_case here and camelCase in JSON. A response has every field, exc
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     RootModel,
@@ -15,23 +14,11 @@ from pydantic import (
 
 from onetool.admin.model import (
     ApiModel,
-    Count,
-    Flag,
-    Number,
-    Query,
-    Text,
     absent,
-    take_single,
 )
-from onetool.bundles.model import (
-    is_none,
-)
-from onetool.results.window import Unit
 from onetool.transports.http.errors import STATUS
 from onetool_child.data import FORMATS
 from onetool_child.json_types import JsonObject
-
-DEFAULT_LINES = 100
 
 
 class ErrorBody(ApiModel):
@@ -42,15 +29,6 @@ class ErrorBody(ApiModel):
 
 class ErrorResponse(ApiModel):
     error: ErrorBody
-
-
-class WindowQuery(Query):
-    offset: Number = Field(default=1, description="First line, character or match, counted from 1")
-    limit: Number = Field(default=DEFAULT_LINES, description="Maximum number of lines, characters or matches")
-    search: Text = Field(default="", description="Regular expression; with fuzzy=true, words")
-    fuzzy: Flag = Field(default=False, description="Rank lines by similarity")
-    ignore_case: Flag = Field(default=False, description="Ignore case")
-    unit: Annotated[Unit, BeforeValidator(take_single)] = Field(default="auto", description="Unit of offset and limit")
 
 
 # --- calls and runs ------------------------------------------------------------------------------------------------
@@ -131,15 +109,3 @@ class RunAnswer(ApiModel):
     error: str = absent()
     line: int | None = absent(None, "Line of the code on which it failed")
     media: list[Medium]
-
-
-class ResultWindow(ApiModel):
-    lines: list[str]
-    total_lines: Count
-    returned: Count
-    offset: Count
-    has_more: bool
-    matched_lines: Count | None = Field(default=None, exclude_if=is_none)
-    positions: list[int] | None = Field(default=None, exclude_if=is_none)
-    unit: Literal["chars"] | None = absent(None)
-    total_chars: Count | None = Field(default=None, exclude_if=is_none)

@@ -19,6 +19,7 @@ from onetool.admin import (
     packs,
     request_preview,
     requirements,
+    results,
     runs,
     secrets,
     servers,
@@ -30,6 +31,7 @@ from onetool.admin import (
     tools,
 )
 from onetool.admin.imports import ExportedBundle
+from onetool.admin.results import StoredMedium
 from onetool.transports.http.action_route import ActionRoute
 from onetool.transports.http.routing import BYTES, JSON_MEDIA_TYPE, TEXT
 
@@ -40,6 +42,11 @@ DENIED = ("permission_denied",)
 PATCH_ERRORS = ("not_found", "permission_denied", "bundle_disabled")
 ZIP = "application/zip"
 DOCUMENT = {JSON_MEDIA_TYPE: {"type": "object"}, "application/yaml": TEXT, ZIP: BYTES}
+# Types that browsers display without running scripts; SVG can contain scripts.
+IMAGES = ("png", "jpeg", "gif", "webp", "avif", "bmp")
+AUDIO = ("mpeg", "wav", "x-wav", "ogg", "aac", "flac", "mp4", "webm")
+INLINE_TYPES = frozenset({*(f"image/{kind}" for kind in IMAGES), *(f"audio/{kind}" for kind in AUDIO)})
+OTHER = "application/octet-stream"
 REPLACED_HEADER = "onetool-replaced-credentials"  # header with the names of secrets
 
 
@@ -47,6 +54,12 @@ def respond_archive(bundle: ExportedBundle) -> Response:
     name = f"attachment; filename=\"bundle.zip\"; filename*=UTF-8''{quote(bundle.slug, safe='')}.zip"
     replaced = {REPLACED_HEADER: ", ".join(bundle.secrets)} if bundle.secrets else {}
     return Response(bundle.content, media_type=ZIP, headers={"content-disposition": name, **replaced})
+
+
+def respond_medium(medium: StoredMedium) -> Response:
+    if medium.mime_type in INLINE_TYPES:
+        return Response(medium.content, media_type=medium.mime_type)
+    return Response(medium.content, media_type=OTHER, headers={"content-disposition": "attachment"})
 
 
 Stored = partial(ActionRoute, is_redacted=False)
@@ -173,6 +186,17 @@ ROUTES = (
     ),
     ActionRoute("GET", "/api/sign-ins", sign_ins.list_sign_ins, "The servers that can be signed in to"),
     ActionRoute("DELETE", "/api/sign-ins/{name}", sign_ins.sign_out, "Whether there was a sign-in", errors=MISSING),
+    ActionRoute(
+        *("GET", "/api/results/{handle}", results.read_result, "Part of the result"),
+        errors=("not_found",),
+        is_redacted=False,
+    ),
+    ActionRoute(
+        *("GET", "/api/media/{handle}", results.read_medium, "File content"),
+        errors=("not_found",),
+        media=dict.fromkeys(("image/*", "audio/*", OTHER), BYTES),
+        render=respond_medium,
+    ),
     ActionRoute("GET", "/api/stats", statistics.show_statistics, "Statistics"),
     ActionRoute("GET", "/api/spending", statistics.list_spending, "What each token used"),
     ActionRoute("GET", "/api/errors", statistics.list_errors, "Failures in groups, the latest first"),
