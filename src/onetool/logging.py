@@ -106,6 +106,7 @@ class Log:
         """Yield the lines after a position, newest first, also of older files."""
         from onetool.state.audit_records import read_files
 
+        self._background.flush()  # include what was logged just before
         return (
             iter(()) if self._file is None else read_files([self._file, *list_rotated(self._file, self.keep)], position)
         )
