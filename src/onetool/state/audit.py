@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,6 +27,7 @@ from onetool.core.tool import Tool
 from onetool.errors import SandboxDenied, error_type
 from onetool.state.audit_records import AuditFilter, AuditPage, read_page
 from onetool.state.audit_shares import AuditShares
+from onetool.util.large_data import is_large, run_in_thread_if
 from onetool.util.redact import Redactor
 from onetool.util.storage_errors import is_full
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
+MAX_REFUSED_SECONDS = 0.02  # of processor time for the arguments of a rejected call, which delays others
 MAX_NAME_CHARS = 200  # of an argument, or of what was changed
 MAX_ARGUMENTS_BYTES = 14 << 10  # of arguments or names, as JSON; the rest of a record is short
 MAX_NAMES = 100  # of changed tools
@@ -78,7 +81,8 @@ class AuditLog:
         """
         if not _is_audited(tool, args):
             return None
-        facts = self._describe_call(tool, args, context)
+        shown = await run_in_thread_if(is_large(args), partial(self._render_arguments, tool, args))
+        facts = _describe_call(tool, args, context, shown)
         if not self._shares.take(facts):
             return COUNTED
         try:
@@ -153,7 +157,7 @@ class AuditLog:
         args = event.args or {}
         if event.is_allowed is None or tool is None or not _is_audited(tool, args):
             return
-        facts = event.admitted or self._describe_call(tool, args, event.context)
+        facts = event.admitted or self._describe_refused(tool, args, event.context)
         is_allowed = event.is_allowed and event.error != SandboxDenied.type
         if facts == COUNTED or not (event.admitted or self._shares.take(facts)):
             self._shares.count(event.context.agent_id, tool.name, is_refused=not is_allowed)
@@ -171,29 +175,24 @@ class AuditLog:
         for summary in self._shares.take_summaries(is_last=is_last):
             self._event("calls.counted", **summary, outcome="counted")
 
-    def _describe_call(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Facts:
-        return {
-            "agent": context.agent_id,
-            **({"actor": context.actor} if context.actor else {}),
-            "tool": tool.name,
-            **({"account": context.account} if context.account else {}),
-            "permissions": sort_permissions(required_permissions(tool, args)),
-            "arguments": self._render_arguments(tool, args),
-            "correlation_id": context.correlation_id,
-        }
+    def _describe_refused(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Facts:
+        return _describe_call(tool, args, context, self._render_arguments(tool, args, MAX_REFUSED_SECONDS))
 
-    def _render_arguments(self, tool: Tool, args: JsonMapping) -> Facts:
+    def _render_arguments(self, tool: Tool, args: JsonMapping, max_seconds: float = inf) -> Facts:
         """Return the arguments as far as they fit into a record, declared ones first, so that others hide none."""
         rendered: Facts = {}
+        end = time.thread_time() + max_seconds
         bytes_left = MAX_ARGUMENTS_BYTES
         names = sorted(args, key=lambda name: name not in tool.input.properties)
         for number, name in enumerate(names):
+            rest = {"...": f"{len(names) - number} more arguments"}
+            if time.thread_time() > end:
+                return rendered | rest
             short_name = self._redact.redact_prefix(name, MAX_NAME_CHARS)
             value = self._render_argument(args[name])
             bytes_left -= len(json.dumps([short_name, value]))
             if bytes_left < 0:
-                rendered["..."] = f"{len(names) - number} more arguments"
-                break
+                return rendered | rest
             rendered[short_name] = value
         return rendered
 
@@ -273,6 +272,19 @@ def _limit_names(facts: Facts) -> Facts:
         names.pop()
     left = len(facts["names"]) - len(names)
     return {**facts, "names": [*names, f"... and {left:,} more"] if left else names}
+
+
+def _describe_call(tool: Tool, args: JsonMapping, context: ToolContext, shown: Facts) -> Facts:
+    """Return the facts about a call; `shown` are its arguments as they are recorded."""
+    return {
+        "agent": context.agent_id,
+        **({"actor": context.actor} if context.actor else {}),
+        "tool": tool.name,
+        **({"account": context.account} if context.account else {}),
+        "permissions": sort_permissions(required_permissions(tool, args)),
+        "arguments": shown,
+        "correlation_id": context.correlation_id,
+    }
 
 
 def _is_audited(tool: Tool, args: JsonMapping) -> bool:
