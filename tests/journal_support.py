@@ -221,7 +221,7 @@ class Process:
             await self._decide(run_id, accepted, is_approved=True, grants=(grant,) if left else ())
         for call in self._store.list_calls(run_id, {CallState.UNKNOWN}):
             did_happen = self._world.happened[call.tool, call.arguments]
-            await self._runs.resolve(run_id, call.number, "happened" if did_happen else "repeat", "ann", **PLACE)
+            await self._runs.resolve(run_id, [call.number], "happened" if did_happen else "repeat", "ann", **PLACE)
 
     async def _decide(self, run_id: str, calls: list[DurableCall], **answer: Any) -> None:
         numbers = tuple(call.number for call in calls)
