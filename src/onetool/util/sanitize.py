@@ -60,9 +60,18 @@ _TRAPS = re.compile(
 )
 
 
-def sanitize_text(text: str, source: str) -> str:
+def make_tag() -> str:
+    """Return the name of a tag that the text cannot contain, because it is random.
+
+    Create one for each answer, not for each text: each one releases the interpreter lock for a moment, and a thread
+    that does so all the time keeps others from ever getting the lock.
+    """
+    return f"external-content-{secrets.token_hex(6)}"
+
+
+def sanitize_text(text: str, source: str, tag: str = "") -> str:
     """Return the text between tags that contain a random number and the source of the text."""
-    name = f"external-content-{secrets.token_hex(6)}"
+    name = tag or make_tag()
     origin = escape(" ".join(clean(source, MAX_SOURCE_CHARS).split()))
     return f'<{name} source="{origin}">\n{_defuse(text)}\n</{name}>'
 

@@ -20,7 +20,7 @@ from onetool.proxy.upstream import Upstream
 from onetool.runner.explain import indent_trace
 from onetool.util.invisible import replace_in_name
 from onetool.util.redact import Redactor
-from onetool.util.sanitize import clean, clean_schema, defuse_data, sanitize_text
+from onetool.util.sanitize import clean, clean_schema, defuse_data, make_tag, sanitize_text
 from onetool_child.data import as_data
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonObject
@@ -113,10 +113,11 @@ def mark_result(answer: JsonObject, source: str, *, keeps_data: bool) -> JsonObj
 
     Data is replaced by marked text, or only defused if `keeps_data`: clients require it if the tool declares a schema.
     """
+    tag = make_tag()
 
     def mark(block: JsonObject) -> JsonObject:
         inner = {key: mark(block[key]) for key in ("resource", "content") if isinstance(block.get(key), dict)}
-        text = {"text": sanitize_text(block["text"], source)} if isinstance(block.get("text"), str) else {}
+        text = {"text": sanitize_text(block["text"], source, tag)} if isinstance(block.get("text"), str) else {}
         return {**block, **_clean_labels(block), **inner, **text}
 
     marked = {**answer, **_clean_labels(answer)}
