@@ -825,3 +825,17 @@ def test_other_problems_of_a_subject_are_counted() -> None:
     assert listed[:20] == problems[:20]
     assert listed[20:] == [Problem("server has 5 more problems", "fix it", level="warning")]
     assert limit_problems(problems[:20], "server") == problems[:20]
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a b.example", "evil\x1b[31m.com", "a\u200b.example", "a.example#b", "*.*.example"]
+)
+def test_hosts_with_invisible_or_reserved_characters_are_rejected(host: str) -> None:
+    for values in ({"http": {"allowedHosts": [host]}}, {"agents": {"default": {"hosts": [host]}}}):
+        with pytest.raises(ValidationError, match="must be a host such as"):
+            Settings.model_validate(values)
+
+
+def test_international_hosts_are_accepted() -> None:
+    hosts = ["bücher.example", "*.例え.jp", "[::1]:8080"]
+    assert [*Settings.model_validate({"http": {"allowedHosts": hosts}}).http.allowed_hosts] == hosts

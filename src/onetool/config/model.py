@@ -73,7 +73,7 @@ def _check_store(value: str) -> str:
 
 def _check_host_pattern(value: str) -> str:
     name = value.removeprefix("*.")
-    if not name or set(name) & set("/@? \t\n") or ("*" in name and name != "*"):
+    if not name or set(name) & set("/@?# ") or not name.isprintable() or ("*" in name and name != "*"):
         raise ValueError("must be a host such as *.example.com or a.example.com:8080, not a URL")
     return value
 
