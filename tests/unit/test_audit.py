@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.extensions_support import configure, open_app_in, write_secrets
-from tests.support import App, eventually, measure_loop, open_app
+from tests.support import App, eventually, measure_loop, open_app, without_collections
 
 from onetool import ToolError, tool
 from onetool.core.bus.adapt import as_tool
@@ -312,15 +312,21 @@ async def test_arguments_that_take_long_to_redact_delay_nobody(tmp_path: Path) -
     key = random.Random(1).randbytes(3_000).hex()
     args = {f"{n}": "é%2525" * 10_000 for n in range(30)}
     context = ToolContext()
-    started = time.thread_time()
-    with open_audit_log(file := tmp_path / "audit.jsonl", key) as audit:
-        audit.finish(CallFinished(1, "demo.many", context, 0.0, None, as_tool(take_many), args, is_allowed=False))
-        admitted = await audit.admit(as_tool(take_many), args, context)
-    assert time.thread_time() - started < measure_loop()
-    assert admitted is not None
-    assert len(admitted["arguments"]) > 5
-    (refused,) = read_outcomes(file)
-    assert "29 more arguments" in refused["arguments"].values()
+    seconds = []
+    with without_collections():
+        for attempt in range(3):
+            started = time.thread_time()
+            with open_audit_log(file := tmp_path / f"{attempt}.jsonl", key) as audit:
+                audit.finish(
+                    CallFinished(1, "demo.many", context, 0.0, None, as_tool(take_many), args, is_allowed=False)
+                )
+                admitted = await audit.admit(as_tool(take_many), args, context)
+            seconds.append(time.thread_time() - started)
+            assert admitted is not None
+            assert len(admitted["arguments"]) > 5
+            (refused,) = read_outcomes(file)
+            assert "29 more arguments" in refused["arguments"].values()
+    assert min(seconds) < measure_loop()
 
 
 def make_deep_list() -> list[Any]:

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import stat
-import time
 import tomllib
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.support import measure_seconds
 
 from onetool.clients import client_servers, json_edit, text_files, toml_edit, yaml_edit
 from onetool.clients.catalog import CLIENTS, Machine
@@ -190,9 +190,9 @@ def test_json_that_cannot_be_extended_is_rejected_with_its_line(text: str, messa
 def test_a_huge_file_is_edited_in_seconds() -> None:
     history = [{"display": f'{number} \\ " é' * 5, "at": number} for number in range(20_000)]
     text = json.dumps({"history": history, "mcpServers": {"a": {}}}, indent=1)
-    started = time.process_time()
-    assert '"onetool"' in merge_json(text)
-    assert time.process_time() - started < 20
+    texts: list[str] = []
+    assert measure_seconds(lambda: texts.append(merge_json(text)), enough=20) < 20
+    assert '"onetool"' in texts[0]
 
 
 # --- TOML --------------------------------------------------------------------------------------------------
@@ -259,9 +259,9 @@ def test_only_the_stale_line_of_a_file_changes() -> None:
 @pytest.mark.slow
 def test_a_huge_toml_file_is_edited_in_seconds() -> None:
     text = "".join(f'[projects."/home/ada/{number}"]\ntrust_level = "trusted"\n' for number in range(60_000))
-    started = time.process_time()
-    assert merge_toml(text).startswith(text)
-    assert time.process_time() - started < 20
+    texts: list[str] = []
+    assert measure_seconds(lambda: texts.append(merge_toml(text)), enough=20) < 20
+    assert texts[0].startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -479,11 +479,15 @@ def test_a_diff_is_a_valid_unified_diff(old: list[str], new: list[str]) -> None:
 
 def test_a_diff_of_huge_files_is_fast(tmp_path: Path) -> None:
     text = "\n".join(["{", "}"] * 300_000)
-    started = time.monotonic()
-    output = text_files.diff(text_files.TextFile(tmp_path / "x", b"", text), text.replace("}\n{", "}\nnew\n{", 1))
-    assert time.monotonic() - started < 5
-    assert "\n+new\n" in output
-    assert len(output.splitlines()) < 20
+    outputs: list[str] = []
+
+    def compare() -> None:
+        before = text_files.TextFile(tmp_path / "x", b"", text)
+        outputs.append(text_files.diff(before, text.replace("}\n{", "}\nnew\n{", 1)))
+
+    assert measure_seconds(compare, enough=5) < 5
+    assert "\n+new\n" in outputs[0]
+    assert len(outputs[0].splitlines()) < 20
 
 
 # --- locations, and the command that starts OneTool --------------------------------------------------------
@@ -794,9 +798,8 @@ def test_ordinary_values_are_not_secrets(name: str, value: str) -> None:
 
 @pytest.mark.parametrize("part", ["-eyJ", "-----BEGIN PRIVATE KEY-----x", "1234567890:", "sk-", "-SG.", "T12345678/B"])
 def test_secrets_are_searched_in_linear_time(part: str) -> None:
-    started = time.process_time()
-    SECRET_VALUE.sub("", part * (1_000_000 // len(part)))
-    assert time.process_time() - started < 2
+    text = part * (1_000_000 // len(part))
+    assert measure_seconds(lambda: SECRET_VALUE.sub("", text), enough=2) < 2
 
 
 def test_a_private_key_is_matched_to_its_end() -> None:

@@ -9,7 +9,6 @@ import importlib
 import re
 import re._constants as ops  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import measure_loop
+from tests.support import measure_loop, measure_seconds
 
 import onetool
 
@@ -218,16 +217,18 @@ def list_attacks(expression: Expression) -> Iterator[tuple[str, str]]:
     yield from [(before, pump) for before, pump in {**first, **attacks} if pump][:MAX_PUMPS]
 
 
-def measure(expression: Expression, text: str) -> float:
+def is_slow(expression: Expression, text: str, limit: float) -> bool:
     compiled = re.compile(expression.pattern, expression.flags)
     data = text.encode("latin-1", "replace") if isinstance(expression.pattern, bytes) else text
-    started = time.process_time()
-    if expression.methods <= ANCHORED:
-        compiled.match(data) if "match" in expression.methods else compiled.fullmatch(data)
-    else:
-        for _ in compiled.finditer(data):
-            pass
-    return time.process_time() - started
+
+    def apply() -> None:
+        if expression.methods <= ANCHORED:
+            compiled.match(data) if "match" in expression.methods else compiled.fullmatch(data)
+        else:
+            for _ in compiled.finditer(data):
+                pass
+
+    return measure_seconds(apply, enough=limit) > limit
 
 
 def find_slow(expression: Expression, limit: float) -> str | None:
@@ -237,7 +238,7 @@ def find_slow(expression: Expression, limit: float) -> str | None:
         for length in (*(each for each in LENGTHS if each < longest), longest):
             text = (before + pump * (length // len(pump) + 1))[:length]
             for tail in ("", "\x00", "!"):
-                if measure(expression, text + tail) > limit:
+                if is_slow(expression, text + tail, limit):
                     return f"{len(text)} characters of {before!r} and {pump!r}*"
     return None
 

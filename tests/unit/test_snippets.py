@@ -6,14 +6,14 @@ import random
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from tests.cells_support import NIGHTLY
+from tests.support import measure_seconds
 
 from onetool.config.model import Param, Snippet
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
@@ -47,17 +47,6 @@ def expand_body(body: str, **values: Any) -> str:
 def pass_value(call: str, body: str, **params: Any) -> Any:
     """Return the value of the expanded code."""
     return ast.literal_eval(expand(call, {"s": snippet(body, **params)}))
-
-
-def measure_seconds(work: Callable[[], object], runs: int = 5) -> float:
-    """Return the best of several runs, measured by the CPU time of this thread."""
-    return min(_measure_once(work) for _ in range(runs))
-
-
-def _measure_once(work: Callable[[], object]) -> float:
-    start = time.thread_time()
-    work()
-    return time.thread_time() - start
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -144,7 +133,7 @@ def test_a_megabyte_is_parsed_in_linear_time(command: str) -> None:
     def read(size: int) -> None:
         assert len(expand(command.format("x" * size), {"s": snippet('"{{ topic }}"', topic={})})) == size + 2
 
-    assert measure_seconds(partial(read, 800_000)) < 8 * measure_seconds(partial(read, 200_000))
+    assert measure_seconds(partial(read, 800_000), times=5) < 8 * measure_seconds(partial(read, 200_000), times=5)
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -328,7 +317,7 @@ def expect_render_error(body: str, values: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def longest() -> float:
     """Return the duration of a rendering that reaches its limit in small steps."""
-    return measure_seconds(partial(expect_render_error, *BOMBS[-1]), runs=1)
+    return measure_seconds(partial(expect_render_error, *BOMBS[-1]), times=1)
 
 
 @pytest.mark.sampled(3)
@@ -337,7 +326,7 @@ def longest() -> float:
 def test_values_that_need_too_much_time_or_memory_are_rejected(
     body: str, values: dict[str, Any], longest: float
 ) -> None:
-    assert measure_seconds(partial(expect_render_error, body, values), runs=1) < 3 * longest
+    assert measure_seconds(partial(expect_render_error, body, values), enough=3 * longest) < 3 * longest
 
 
 @pytest.mark.slow

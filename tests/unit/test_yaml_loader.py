@@ -4,8 +4,6 @@ import io
 import json
 import math
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
 from ruamel.yaml import YAML
+from tests.support import measure_seconds
 
 from onetool.errors import ConfigError
 from onetool.util import yaml_loader
@@ -228,17 +227,6 @@ def ordinary_seconds() -> float:
     """Return the time to read a document of about the allowed size."""
     many = f"[{'x,' * (yaml_loader.MAX_NODES - 10)}]"
     return measure_seconds(lambda: yaml_loader.read(many, "test.yaml"))
-
-
-def measure_seconds(work: Callable[[], object]) -> float:
-    """Return the best of several runs, measured by the CPU time of this thread."""
-
-    def once() -> float:
-        start = time.thread_time()
-        work()
-        return time.thread_time() - start
-
-    return min(once() for _ in range(3))
 
 
 def test_the_limits_accept_ordinary_documents() -> None:
