@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("ONETOOL_TEST_ISOLATION", "auto"),
         help="isolation of runs in tests that do not set execution.isolation",
     )
+    parser.addoption("--costs", action="store_true", help="print the processor time of directories, files and tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,9 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # `import tests.…` must work for plain `pytest` as it does for `python -m pytest`
     sys.path.insert(0, str(config.rootpath))
+    from tests.costs import CostReport
     from tests.forked_program import patch_popen
 
     patch_popen()
+    if config.getoption("costs"):
+        config.pluginmanager.register(CostReport())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

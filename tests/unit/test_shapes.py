@@ -276,8 +276,12 @@ def measure_learning(file: Path, values: list[Any]) -> tuple[float, float]:
     """Return the time that the values take the caller, and the time of the rest, which a thread does otherwise."""
     shapes = Shapes(StatisticsFile(file))
     shapes.close()
-    learning = measure_seconds(lambda: [shapes.learn("a.b", value) for value in values], times=1)
-    return learning, measure_seconds(shapes.flush, times=1)
+
+    def learn() -> None:
+        for value in values:
+            shapes.learn("a.b", value)
+
+    return measure_seconds(learn, times=1), measure_seconds(shapes.flush, times=1)
 
 
 def test_a_result_may_change_after_it_was_learned_and_is_not_kept(file: Path) -> None:
