@@ -260,6 +260,19 @@ def measure_seconds(work: Callable[[], object], enough: float = 0.0, times: int 
     return least
 
 
+def is_within(seconds: float, act: Callable[[], object], times: int = 3) -> bool:
+    """Return whether an action of other processes takes less than this time, in one of several attempts.
+
+    A busy machine delays attempts, but not always all of them.
+    """
+    for _ in range(times):
+        started = time.monotonic()
+        act()
+        if time.monotonic() - started < seconds:
+            return True
+    return False
+
+
 def cpu_seconds(process: int) -> float:
     """Return the CPU time that all threads of a process have used."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()

@@ -36,6 +36,7 @@ from tests.support import (
     App,
     ProcessWatch,
     eventually,
+    is_within,
     list_children,
     list_descendants,
     open_app,
@@ -278,14 +279,12 @@ def test_a_timeout_reports_the_line_of_an_endless_loop(brief: App) -> None:
 
 @pytest.mark.kernel
 def test_a_run_that_disables_its_timer_ends_within_the_grace_period() -> None:
-    def seconds(app: App) -> float:
-        started = time.monotonic()
+    def loop() -> None:
         assert "longer than 2 s and was ended" in app.failure(LOOPING)
-        return time.monotonic() - started
 
     with open_app({"execution": {"timeout": 2}}) as app:
         app.value("1")
-        assert min(seconds(app) for _ in range(2)) < 2 + 0.2 + 2  # timeout + grace period + a margin for a busy machine
+        assert is_within(2 + 0.2 + 2, loop)  # timeout + grace period + a margin for a busy machine
 
 
 def test_output_before_a_timeout_is_returned(brief: App) -> None:
@@ -844,17 +843,20 @@ def test_a_flooding_run_costs_little_memory_and_does_not_delay_others(greed: str
     with open_arena(Setup(timeouts={"brief": 4.0, "patient": 20.0})) as arena:
         arena.run("1")
         before = arena.facts()["peak_kb"]
-        greedy = arena.start(GREEDY[greed], "brief", shown=100)
-        slowest, largest, began = 0.0, 0, time.monotonic()
-        while not greedy.done():
-            started = time.monotonic()
-            assert arena.run("demo.echo('here')").text == "here"
-            slowest = max(slowest, time.monotonic() - started)
-            largest = max(largest, arena.facts()["peak_kb"])
-        lasted = time.monotonic() - began
-        cost = f"{(largest - before) // 1024} MB, and a neighbour waited {slowest:.1f} s of {lasted:.1f}"
-        assert largest - before < 600_000, cost
-        assert slowest < lasted / 2, cost  # a blocked run would wait for the whole duration
+        for _ in range(3):  # a busy machine may delay a neighbor once
+            greedy = arena.start(GREEDY[greed], "brief", shown=100)
+            slowest, largest, began = 0.0, 0, time.monotonic()
+            while not greedy.done():
+                started = time.monotonic()
+                assert arena.run("demo.echo('here')").text == "here"
+                slowest = max(slowest, time.monotonic() - started)
+                largest = max(largest, arena.facts()["peak_kb"])
+            lasted = time.monotonic() - began
+            cost = f"{(largest - before) // 1024} MB, and a neighbor waited {slowest:.1f} s of {lasted:.1f}"
+            assert largest - before < 600_000, cost
+            if slowest < lasted / 2:  # a blocked run would wait for the whole duration
+                return
+        pytest.fail(cost)
 
 
 def test_a_run_cannot_silence_the_log() -> None:

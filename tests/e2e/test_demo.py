@@ -18,6 +18,7 @@ from docs.pictures.terminal_svg import CONTROL_CHARACTERS
 from tests.cells_support import NIGHTLY
 from tests.support import (
     PROGRAM,
+    TIMEOUT_SECONDS,
     ProcessWatch,
     configure,
     environment,
@@ -247,7 +248,7 @@ class Terminal:
     def read_to_the_end(self) -> str:
         while self._read():
             pass
-        self.process.wait(10)
+        self.process.wait(TIMEOUT_SECONDS)
         os.close(self._ours)
         return self.shown
 

@@ -367,7 +367,7 @@ def test_a_job_whose_delivery_was_lost_is_executed(queues: Queues) -> None:
             " WHERE status = 'todo' AND queue_name = 'spare'"
         )
         worker.process.send_signal(signal.SIGCONT)
-        assert undelivered.result(10) == {"ok": True, "value": "undelivered"}
+        assert undelivered.result(TIMEOUT_SECONDS) == {"ok": True, "value": "undelivered"}
 
 
 def test_a_stopped_worker_completes_its_call(queues: Queues) -> None:
@@ -380,7 +380,7 @@ def test_a_stopped_worker_completes_its_call(queues: Queues) -> None:
         fresh = "SELECT count(last_heartbeat > now() - interval '4 seconds' OR NULL) FROM procrastinate_workers,"
         fresh += worker.removeprefix("FROM")
         assert eventually(lambda: queues.execute(fresh) == [(1,)])
-        assert completed.result(5) == {"ok": True, "value": "completed"}
+        assert completed.result(TIMEOUT_SECONDS) == {"ok": True, "value": "completed"}
         assert first.process.wait(TIMEOUT_SECONDS) == 0
         assert queues.execute(fresh) == [(0,)]
 
@@ -408,10 +408,10 @@ def test_a_stopped_worker_returns_idempotent_calls_that_take_too_long(queues: Qu
             stopped = start(pool, queues, "spare.note", text="stopped", seconds=3)
             assert eventually(lambda: {"returned", "stopped"} <= {*queues.notes})
             assert first.terminate() == 0
-        error = stopped.result(5)["error"]
+        error = stopped.result(TIMEOUT_SECONDS)["error"]
         assert (error["type"], error["code"]) == ("interrupted", "worker_lost")
         with queues.worker("spare"):
-            assert returned.result(10) == {"ok": True, "value": "returned"}
+            assert returned.result(TIMEOUT_SECONDS) == {"ok": True, "value": "returned"}
     assert [queues.notes.count(text) for text in ("returned", "stopped")] == [2, 1]
 
 
@@ -435,7 +435,7 @@ def test_a_background_call_survives_its_replica(queues: Queues) -> None:
         handle = run(third, "ot.background('heavy.note', text='restarted', seconds=2)")
         assert eventually(lambda: "restarted" in queues.notes)
         third.process.terminate()
-        third.process.wait(10)
+        third.process.wait(TIMEOUT_SECONDS)
     with start_replica(home, work, queues.replica_url) as third:
         assert run(third, f"ot.run_result('{handle}', wait=10)") == "restarted"
         handle = run(third, "ot.background('heavy.note', text='survived', seconds=2)")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.settings_support import EditedHome, make_settings, serve_home
-from tests.support import configure, environment, eventually, run_cli
+from tests.support import TIMEOUT_SECONDS, configure, environment, eventually, run_cli
 
 from onetool.config.trust import trust
 from onetool.state.changes import Changes
@@ -116,7 +116,7 @@ def test_an_edit_of_settings_in_a_store_reads_them_once_and_reloads_once(tmp_pat
         assert eventually(lambda: served.onetool.state.problem is None)
         with open_postgres(postgres_url, "5e" * 32, tmp_path / "other", changes=changes) as other:
             other.start()
-            assert other.wait(5)
+            assert other.wait(TIMEOUT_SECONDS)
             known = changes.number("settings")
             configured = served.onetool.live_settings.times_applied
             loaded = served.onetool.changes.number("settings")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.extensions_support import HEADER, configure, open_app_in, write_pack
-from tests.support import eventually
+from tests.support import TIMEOUT_SECONDS, eventually
 from tests.workers_support import Workers, is_alive, open_workers
 
 from onetool.runner.run_output import ClientChannel, RunOutput
@@ -83,10 +83,10 @@ def test_a_crash_fails_only_the_active_calls_of_its_worker(all_packs: Workers, t
     assert eventually(lambda: all((tmp_path / name).exists() for name in names))
     all_packs.error("doomed.crash")
     for name in ("doomed0", "doomed1", "doomed2"):
-        assert "failed" in str(calls[name].result(10).error)
+        assert "failed" in str(calls[name].result(TIMEOUT_SECONDS).error)
     (tmp_path / "go").touch()
     for name in ("bystander0", "bystander1", "bystander2"):
-        assert calls[name].result(10).unwrap() == name
+        assert calls[name].result(TIMEOUT_SECONDS).unwrap() == name
 
 
 def test_a_worker_that_is_killed_during_a_call_is_replaced(all_packs: Workers, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_during_a_call_is_replaced(all_packs: Workers, t
     call = all_packs.start("target.long", mark=str(tmp_path / "mark"))
     assert eventually((tmp_path / "mark").exists)
     os.kill(victim, 9)
-    assert "SIGKILL" in str(call.result(10).error)
+    assert "SIGKILL" in str(call.result(TIMEOUT_SECONDS).error)
     assert all_packs.value("target.pid") != victim
 
 
@@ -145,12 +145,16 @@ def test_a_worker_that_cannot_be_interrupted_is_replaced(all_packs: Workers, pac
         def hang(): {hang}
         """,
     )
-    before = all_packs.value(f"{pack}.pid")
-    assert "ToolTimeout" in all_packs.error(f"{pack}.hang")
-    started = time.monotonic()
-    assert all_packs.value(f"{pack}.pid") != before  # the next call
-    assert time.monotonic() - started < 1.5  # it does not wait for the old worker to end
-    assert eventually(lambda: not is_alive(before))
+    pids: list[int] = []
+    for _ in range(3):  # a busy machine delays some attempts
+        pids.append(all_packs.value(f"{pack}.pid"))
+        assert "ToolTimeout" in all_packs.error(f"{pack}.hang")
+        started = time.monotonic()
+        assert all_packs.value(f"{pack}.pid") not in pids  # the next call
+        if (seconds := time.monotonic() - started) < 1.5:
+            break
+    assert seconds < 1.5  # it does not wait for the old worker to end
+    assert eventually(lambda: not any(map(is_alive, pids)))
 
 
 @pytest.mark.nightly
@@ -566,7 +570,7 @@ def test_calls_during_a_slow_start_wait_for_one_worker(all_packs: Workers, tmp_p
         """,
     )
     calls = [all_packs.start("tardy.pid") for _ in range(20)]
-    assert len({call.result(10).unwrap() for call in calls}) == 1
+    assert len({call.result(TIMEOUT_SECONDS).unwrap() for call in calls}) == 1
     assert mark.read_text("ascii") == "x"
 
 

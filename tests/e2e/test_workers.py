@@ -11,7 +11,17 @@ from typing import Any
 import anyio
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.support import PROGRAM, Connection, ProcessWatch, RawClient, connect, eventually, get_texts, list_descendants
+from tests.support import (
+    PROGRAM,
+    TIMEOUT_SECONDS,
+    Connection,
+    ProcessWatch,
+    RawClient,
+    connect,
+    eventually,
+    get_texts,
+    list_descendants,
+)
 from tests.workers_support import HEADER, Workers, is_alive, open_workers, uv_environment, write_pack
 
 from onetool.config.trust import trust
@@ -183,7 +193,7 @@ def test_active_calls_finish_with_the_old_code(all_packs: Workers, tmp_path: Pat
     assert all_packs.value("moving.pid") != before
     assert is_alive(before)
     (tmp_path / "go").touch()
-    assert [call.result(10).unwrap() for call in (*calls, late)] == ["old", "old", "old", "new"]
+    assert [call.result(TIMEOUT_SECONDS).unwrap() for call in (*calls, late)] == ["old", "old", "old", "new"]
     assert eventually(lambda: not is_alive(before))
 
 
@@ -199,7 +209,7 @@ def test_deleting_a_file_removes_its_tools_but_active_calls_finish(
     file.unlink() if how == "delete" else file.rename(file.with_name("other_tools.py"))
     assert "ToolNotFound" in all_packs.error(f"{pack}.pid")
     (tmp_path / "go").touch()
-    assert call.result(10).unwrap() == "old"
+    assert call.result(TIMEOUT_SECONDS).unwrap() == "old"
     assert eventually(lambda: not is_alive(before))
     all_packs.write(pack, PID)
     assert all_packs.is_well(f"{pack}.pid")
@@ -214,7 +224,7 @@ def test_a_syntax_error_is_reported_with_its_line_until_it_is_fixed(all_packs: W
     assert f"{file}, line 1" in all_packs.app.failure("slip.pid()")
     assert eventually(lambda: has_problem(all_packs, str(file)))
     (tmp_path / "go").touch()
-    assert call.result(10).unwrap() == "old"
+    assert call.result(TIMEOUT_SECONDS).unwrap() == "old"
     all_packs.write("slip", PID)
     assert all_packs.is_well("slip.pid")
     assert eventually(lambda: not has_problem(all_packs, str(file)))
@@ -232,7 +242,7 @@ def test_a_change_during_a_start_leaves_one_worker(all_packs: Workers, tmp_path:
     assert eventually(lambda: list(tmp_path.iterdir()))
     all_packs.write("restless", slow + "    # changed\n")
     last = all_packs.value("restless.pid")
-    assert all(call.result(10).ok for call in early)
+    assert all(call.result(TIMEOUT_SECONDS).ok for call in early)
     started = {int(file.name) for file in tmp_path.iterdir()}
     assert eventually(lambda: {pid for pid in started if is_alive(pid)} == {last})
 
@@ -251,7 +261,7 @@ def test_deleting_a_file_during_a_start_removes_its_tools(all_packs: Workers, tm
     assert eventually((tmp_path / "mark").exists)
     file.unlink()
     assert "ToolNotFound" in all_packs.error("brief.f")
-    assert call.result(10).unwrap() == 1
+    assert call.result(TIMEOUT_SECONDS).unwrap() == 1
 
 
 # --- idle ---------------------------------------------------------------------------------------------------------
@@ -352,7 +362,7 @@ def test_a_reload_does_not_interrupt_active_calls(tmp_path: Path) -> None:
         configure(opened.folder, "tools: {calm: {colour: blue}}")
         opened.value("ot.reload")
         (tmp_path / "go").touch()
-        assert call.result(10).unwrap() == "old"
+        assert call.result(TIMEOUT_SECONDS).unwrap() == "old"
 
 
 # --- ot.call --------------------------------------------------------------------------------------------------------

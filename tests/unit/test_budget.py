@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.support import TIMEOUT_SECONDS
 
 from onetool.core.bus.budget import BudgetGuard, Kind, Limits
 from onetool.errors import BudgetExceeded
@@ -213,7 +214,7 @@ def test_concurrent_calls_are_cancelled_when_their_total_time_reaches_the_limit(
                 await guard.spend(forever)
             return caught.value
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(TIMEOUT_SECONDS):
             errors = await asyncio.gather(*(one() for _ in range(8)))
         assert {error.budget for error in errors} == {"time_seconds"}
         assert all("the call was cancelled" in error.message for error in errors)
@@ -266,7 +267,7 @@ def test_a_nested_call_is_cancelled_with_its_caller() -> None:
         def within() -> Awaitable[Any]:
             return guard.spend(forever)
 
-        with anyio.fail_after(5), pytest.raises(BudgetExceeded):
+        with anyio.fail_after(TIMEOUT_SECONDS), pytest.raises(BudgetExceeded):
             await guard.spend(within)
         assert count_leftovers(guard) == (0, False)
 
@@ -330,7 +331,7 @@ def test_a_new_limit_cancels_a_running_call() -> None:
         call = asyncio.ensure_future(guard.spend(partial(signal_and_wait_forever, begun)))
         await begun.wait()
         guard.set_limits(Limits(time_seconds=0.01))
-        with anyio.fail_after(5), pytest.raises(BudgetExceeded, match="was cancelled"):
+        with anyio.fail_after(TIMEOUT_SECONDS), pytest.raises(BudgetExceeded, match="was cancelled"):
             await call
 
     run(test)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.support import TIMEOUT_SECONDS
 
 from onetool.transports.http.api import events
 from onetool.transports.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
@@ -232,7 +233,7 @@ def test_a_client_that_disconnects_during_an_event_is_gone() -> None:
             for _ in range(turns):
                 await asyncio.sleep(0)
             feed.put("call", {})
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await listening
 
     asyncio.run(listen())

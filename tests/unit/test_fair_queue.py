@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.support import TIMEOUT_SECONDS
 
 from onetool.config.model import RunLimits
 from onetool.transports.fair_queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
@@ -206,7 +207,7 @@ def test_limits_are_enforced_and_every_request_gets_a_turn(seed: int) -> None:
         assert done.total() == sum(each is None for each in ended)
         assert (queue._total, queue._waiting, queue._running) == (0, {}, {})
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
 
 
 def test_requests_without_queues_do_not_wait() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.bundles_support import bundle_body, list_slugs, new_bundle, open_store, tool_body
 from tests.postgres_support import PostgresServer, get_database, get_settings
-from tests.support import eventually
+from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.bundles import BundleStore
 from onetool.config.model import Token
@@ -161,7 +161,7 @@ def test_built_in_bundles_are_disabled_if_it_is_unknown_which_were(
 def test_without_an_authentic_list_all_tools_are_disabled(attack: str, open_state: Open) -> None:
     writer, follower = open_state(), open_state()
     follower.start()
-    assert follower.wait(5)
+    assert follower.wait(TIMEOUT_SECONDS)
     writer.disabled_tools.set("a.b", on=False)
     assert eventually(lambda: follower.disabled_tools.off() == {"a.b"})
     get_database(writer).execute(attack)

@@ -17,6 +17,7 @@ import jmespath
 import pytest
 from tests.http_support import Page, ReceivedRequest, Site, page, send_response
 from tests.state_support import open_media
+from tests.support import TIMEOUT_SECONDS
 
 from onetool import Permission, Result, ToolBus, ToolContext
 from onetool.backends.http.backend import HttpBackend
@@ -799,7 +800,7 @@ def test_the_number_the_size_and_the_time_of_events_are_limited(call: Caller) ->
         "the event stream was closed after 0.3 s",
         "the event stream was closed after 100 bytes",
     ]
-    assert call.site.hung_up.wait(5)
+    assert call.site.hung_up.wait(TIMEOUT_SECONDS)
 
 
 def test_secrets_in_events_are_redacted_and_errors_are_errors(call: Caller) -> None:

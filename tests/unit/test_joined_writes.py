@@ -8,6 +8,7 @@ import pytest
 import uvicorn
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
+from tests.support import TIMEOUT_SECONDS
 
 from onetool.transports.http.joined_writes import MAX_HELD_BYTES
 from onetool.transports.http.timeouts import ConnectionLimiter, TimeoutProtocol
@@ -63,7 +64,7 @@ async def fetch(path: bytes, end: bytes) -> list[bytes]:
     await loop.sock_sendall(client, REQUEST % path)
     received = b""
     while not received.endswith(end):
-        received += await asyncio.wait_for(loop.sock_recv(client, 1 << 20), 10)
+        received += await asyncio.wait_for(loop.sock_recv(client, 1 << 20), TIMEOUT_SECONDS)
     transport.close()
     client.close()
     assert b"".join(server.sent) == received

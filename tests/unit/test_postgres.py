@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.postgres_support import PostgresServer, get_database
-from tests.support import eventually
+from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.config.model import Output, Token
 from onetool.errors import CallRejected, StorageError, ToolError
@@ -269,7 +269,7 @@ def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
 ) -> None:
     writer, follower = open_state(), open_state()
     follower.start()
-    assert follower.wait(5)
+    assert follower.wait(TIMEOUT_SECONDS)
     writer.disabled_tools.set("a.b", on=False)
     assert eventually(lambda: "a.b" in follower.disabled_tools.off(), 2)
     name = postgres_url.rpartition("/")[2]
@@ -277,14 +277,14 @@ def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
     postgres_server.execute(f"{end} AND pid <> pg_backend_pid()")
     writer = open_state()
     writer.disabled_tools.set("a.c", on=False)
-    assert eventually(lambda: "a.c" in follower.disabled_tools.off(), 4)
+    assert eventually(lambda: "a.c" in follower.disabled_tools.off())
     assert follower.problem is None
 
 
 def wait_for_polls(feed: Changes) -> None:
     """Wait until the database was polled twice more."""
     runs = feed.number("runs")
-    assert eventually(lambda: feed.number("runs") > runs + 1, 8)
+    assert eventually(lambda: feed.number("runs") > runs + 1)
 
 
 def test_each_change_is_reported_once_in_each_process_also_in_the_one_that_made_it(
@@ -294,18 +294,18 @@ def test_each_change_is_reported_once_in_each_process_also_in_the_one_that_made_
     first, second = replicas = [open_state(changes=feed) for feed in feeds]
     for replica in replicas:
         replica.start()
-        assert replica.wait(5)
+        assert replica.wait(TIMEOUT_SECONDS)
     before = [feed.number("disabled") for feed in feeds]
     for number in range(3):
         first.disabled_tools.set(f"a.{number}", on=False)
         assert feeds[0].number("disabled") == before[0] + number + 1  # at once
         assert f"a.{number}" in first.disabled_tools.off()
-    assert eventually(lambda: "a.2" in second.disabled_tools.off(), 4)
+    assert eventually(lambda: "a.2" in second.disabled_tools.off())
     wait_for_polls(feeds[1])  # a change is loaded before it is reported
     known = feeds[1].number("disabled")
     assert 1 <= known - before[1] <= 3
     second.disabled_tools.set("b", on=False)
-    assert eventually(lambda: "b" in first.disabled_tools.off(), 4)  # what it had made itself was polled before
+    assert eventually(lambda: "b" in first.disabled_tools.off())  # what it had made itself was polled before
     assert feeds[0].number("disabled") == before[0] + 4
     wait_for_polls(feeds[1])
     assert feeds[1].number("disabled") == known + 1
@@ -316,7 +316,7 @@ def test_a_change_that_cannot_be_loaded_at_once_is_loaded_by_the_next_poll(
 ) -> None:
     state = open_state()
     state.start()
-    assert state.wait(5)
+    assert state.wait(TIMEOUT_SECONDS)
     cached = state.disabled_tools._names
     load = cached._load
     failures = [StoreUnavailable("away")]
@@ -329,7 +329,7 @@ def test_a_change_that_cannot_be_loaded_at_once_is_loaded_by_the_next_poll(
     monkeypatch.setattr(cached, "_load", fail_once)
     state.disabled_tools.set("a.b", on=False)
     assert not failures
-    assert eventually(lambda: "a.b" in state.disabled_tools.off(), 4)
+    assert eventually(lambda: "a.b" in state.disabled_tools.off())
 
 
 def test_errors_show_no_password() -> None:
@@ -357,7 +357,7 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     monkeypatch.setattr(time, "time", lambda: true_time() + 30 * 86_400)  # nothing else of the machine can be wrong
     ahead = open_state()
     ahead.start()
-    assert ahead.wait(5)
+    assert ahead.wait(TIMEOUT_SECONDS)
     assert abs(ahead.runs.now() - true_time()) < 5
     results = ahead.results(output)
     results.put("of a replica whose clock is a month ahead", tool="t")  # sweeps
@@ -400,13 +400,13 @@ def test_a_replica_notices_that_a_newer_one_has_changed_the_tables(
 ) -> None:
     replica = open_state()
     replica.start()
-    assert replica.wait(5)
+    assert replica.wait(TIMEOUT_SECONDS)
     compatible = (*MIGRATIONS, Migration("CREATE TABLE added (name text)", compatible=1))
     breaking = (*compatible, Migration("DROP TABLE added", compatible=len(compatible) + 1))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         migrate(connection, "it", compatible)
         assert replica.pins.names() == []
         migrate(connection, "it", breaking)
-    assert eventually(lambda: "was written by a newer OneTool" in (replica.problem or ""), 4)
+    assert eventually(lambda: "was written by a newer OneTool" in (replica.problem or ""))
     with pytest.raises(StorageError):
         replica.pins.update("server", lambda _: {"tool": {}})

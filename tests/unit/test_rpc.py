@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.support import without_collections
+from tests.support import TIMEOUT_SECONDS, without_collections
 
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
 from onetool_child.rpc import ConnectionLost, Peer
@@ -75,7 +75,7 @@ def test_a_request_is_a_line_and_its_result_is_returned(server: FakeServer) -> N
         answer = pool.submit(server.peer.request, "call", {"name": "x"})
         assert server.read() == {"jsonrpc": "2.0", "id": 1, "method": "call", "params": {"name": "x"}}
         server.write({"jsonrpc": "2.0", "id": 1, "result": [1, "ü"]})
-        assert answer.result(5) == [1, "ü"]
+        assert answer.result(TIMEOUT_SECONDS) == [1, "ü"]
 
 
 def test_a_notification_is_a_line_without_an_id(server: FakeServer) -> None:
@@ -166,10 +166,10 @@ def test_a_slow_response_does_not_delay_other_threads(server: FakeServer) -> Non
         quick = pool.submit(server.peer.request, "call", {"is": "quick"})
         assert server.read()["params"] == {"is": "quick"}
         server.write({"id": 2, "result": "second"})
-        assert quick.result(5) == "second"
+        assert quick.result(TIMEOUT_SECONDS) == "second"
         assert not slow.done()
         server.write({"id": 1, "result": "first"})
-        assert slow.result(5) == "first"
+        assert slow.result(TIMEOUT_SECONDS) == "first"
 
 
 def test_a_reading_thread_hands_over_after_its_own_response(server: FakeServer) -> None:
@@ -179,7 +179,7 @@ def test_a_reading_thread_hands_over_after_its_own_response(server: FakeServer) 
         asked = [server.read() for _ in range(8)]
         for message in reversed(asked):
             server.write({"id": message["id"], "result": message["params"]})
-            assert waiting[message["params"]["n"]].result(5) == message["params"]
+            assert waiting[message["params"]["n"]].result(TIMEOUT_SECONDS) == message["params"]
 
 
 def test_all_waiting_threads_learn_that_the_connection_is_lost(server: FakeServer) -> None:
@@ -205,7 +205,7 @@ def test_a_response_received_before_the_connection_is_lost_is_returned(server: F
         server.read()
         server.write({"id": 1, "result": "just in time"})
         server.hang_up()
-        assert answer.result(5) == "just in time"
+        assert answer.result(TIMEOUT_SECONDS) == "just in time"
 
 
 def test_lines_of_concurrent_threads_are_not_mixed(server: FakeServer) -> None:
