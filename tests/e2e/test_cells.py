@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -279,12 +280,12 @@ def test_a_timeout_reports_the_line_of_an_endless_loop(brief: App) -> None:
 
 @pytest.mark.kernel
 def test_a_run_that_disables_its_timer_ends_within_the_grace_period() -> None:
-    def loop() -> None:
+    def loop(app: App) -> None:
         assert "longer than 2 s and was ended" in app.failure(LOOPING)
 
     with open_app({"execution": {"timeout": 2}}) as app:
         app.value("1")
-        assert is_within(2 + 0.2 + 2, loop)  # timeout + grace period + a margin for a busy machine
+        assert is_within(2 + 0.2 + 2, partial(loop, app))  # timeout + grace period + a margin for a busy machine
 
 
 def test_output_before_a_timeout_is_returned(brief: App) -> None:
