@@ -19,14 +19,12 @@ import pytest
 from tests.http_support import Site, page, serve_site
 from tests.rest_support import Rest, get_error_code, http_draft, make_client, serve_process
 from tests.support import (
-    MAX_DELAY_SECONDS,
     Connection,
     configure,
     connect,
     get_texts,
-    measure_delay,
-    measure_loop,
     run_attack,
+    watch_neighbor,
 )
 from tests.workers_support import write_pack
 
@@ -58,8 +56,8 @@ def text(value: str) -> dict[str, Any]:
 # The tool, the code that calls it, and part of the answer, if that does not depend on the speed of the machine.
 UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
     "backtracking": (take({"items": {"pattern": BACKTRACKING}}), "foreign.T(x=['a' * 50_000 + '!'] * 100)", "done"),
-    "states": (take({"items": {"pattern": STATES}}), "foreign.T(x=['ab' * 20_000] * 20)", "took longer"),
-    "checks": (take({"allOf": [{"items": {"type": "integer"}}] * 1000}), "foreign.T(x=[1] * 100_000)", ""),
+    "states": (take({"items": {"pattern": STATES}}), "foreign.T(x=['ab' * 2_000])", "x[0]"),
+    "checks": (take({"allOf": [{"items": {"type": "integer"}}] * 1000}), "foreign.T(x=[1] * 30_000)", ""),
     "errors": (take({"anyOf": [{"items": {"type": "integer"}}] * 30}), "foreign.T(x=['x'] * 3_000)", "Error"),
     "conversions": (take({"items": {"type": "integer"}}), "foreign.T(x=['1'] * 100_000)", 'is not of type "integer"'),
     "floats": (take({"anyOf": [{"items": {"type": "integer"}}] * 300}), "foreign.T(x=[1.0] * 5_000)", ""),
@@ -67,8 +65,8 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
     "output states": (give("ab" * 500_000, {"pattern": STATES}), "foreign.T()", "took longer"),
     "many patterns": (
         take({"patternProperties": {f"a.*b.*{n}x": {} for n in range(1000)}}),
-        "foreign.T(x={f'ab{n}ab': 1 for n in range(60_000)})",
-        "took longer",
+        "foreign.T(x={f'ab{n}ab': 1 for n in range(15_000)})",
+        "done",
     ),
     "keys like secrets": (
         {"tool": {"inputSchema": ANY}, "result": text(json.dumps({f"sk_{'a_' * 17}{n}": n for n in range(9)}))},
@@ -258,11 +256,7 @@ class Server:
             data = json.dumps(body).encode() if content is None else content
             headers = {"content-type": kind, "accept": accept}
             attacking = threads.submit(attacker.request, method, path, content=data, headers=headers)
-            delays: list[float] = []
-            while not attacking.done() or not delays:
-                delays.append(measure_delay(self._process, self._ask_neighbor))
-            assert max(delays) < MAX_DELAY_SECONDS or max(delays) < measure_loop(), delays
-            return attacking.result()
+            return watch_neighbor(self._process, attacking, self._ask_neighbor)
 
 
 LONG_SECRET = f"% {random.Random(1).randbytes(3_000).hex()}"
@@ -282,7 +276,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_a_preview_does_not_delay_others(server: Server) -> None:
     impl = {"urlTemplate": "http://a.example/${x}"}
-    for pattern, value in ((BACKTRACKING, "a" * 50_000 + "!"), (STATES, "ab" * 20_000)):
+    for pattern, value in ((BACKTRACKING, "a" * 50_000 + "!"), (STATES, "ab" * 2_000)):
         body = {"httpImpl": impl, "argSchema": {"properties": {"x": {"pattern": pattern}}}, "args": {"x": value}}
         assert server.send_attack("POST", "/api/request-preview", body).status_code in {200, 400}
 
