@@ -8,7 +8,7 @@ for `onetool doctor`. This imports the SDK, so it is only imported with the firs
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
@@ -27,6 +27,7 @@ from pydantic import AnyHttpUrl, BaseModel, ValidationError
 from onetool.errors import NetworkError, ToolError
 from onetool.net import Response
 from onetool.oauth.credential import Credential, SignInTarget
+from onetool.oauth.failures import TokenRejected, describe_code
 from onetool.oauth.guarded_http import PROBES, GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -119,12 +120,17 @@ class ServerMetadata(OAuthMetadata):
         url = str(self.authorization_endpoint)
         return f"{url}{'&' if urlsplit(url).query else '?'}{query}"
 
-    def check_answer(self, iss: str | None) -> None:
-        """Raise if the answer to a sign-in comes from another authorization server (RFC 9207)."""
+    def read_code(self, fields: Mapping[str, str]) -> str:
+        """Return the code of the answer to a sign-in. Raise if it is an error, or of another server (RFC 9207)."""
+        iss = fields.get("iss")
         if iss is not None and iss != str(self.issuer):
             raise ToolError("the sign-in failed: the answer comes from another authorization server (iss)")
         if iss is None and self.authorization_response_iss_parameter_supported:
             raise ToolError("the sign-in failed: the answer has no iss, although the authorization server sends it")
+        if "error" in fields or not fields.get("code"):
+            code = describe_code(fields.get("error", ""))
+            raise TokenRejected(f"the sign-in failed: the authorization server answered {code}", error=code)
+        return fields["code"]
 
 
 @dataclass(frozen=True, slots=True)

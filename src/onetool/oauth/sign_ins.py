@@ -17,7 +17,7 @@ from onetool.errors import ConfigError, SignInRequired, ToolError
 from onetool.net import ANY_HOST, Net
 from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.guarded_http import GuardedHttp
-from onetool.oauth.pending import PendingSignIn, PendingSignIns, check_answer
+from onetool.oauth.pending import PendingSignIn, PendingSignIns
 from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.text import describe_unknown_account, quote
@@ -149,8 +149,7 @@ class SignIns:
         pending = self.pending.take(fields.get("state", ""))
         if browser is not None and not hmac.compare_digest(pending.browser.encode(), browser.encode()):
             raise ToolError("the sign-in failed: it was not started in this browser. Start it again")
-        pending.server.check_answer(fields.get("iss"))
-        code = check_answer(fields)
+        code = pending.server.read_code(fields)
         requests = await self._open_requests(pending.identity.target)
         answer = await requests.exchange_code(pending.credential, code, pending.verifier)
         return pending.identity, await self._complete(pending.identity, pending.credential, answer)

@@ -9,10 +9,10 @@ cannot be fetched for an hour, no JWT of the issuer is accepted until they can.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -24,7 +24,7 @@ from onetool.oauth.guarded_http import GuardedHttp
 from onetool.transports.http.errors import ApiError
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.clock_watch import Clock
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
 MAX_KEYS = 100
 MAX_KEY_ID_CHARS = 200
@@ -37,38 +37,26 @@ MAX_AGE_SECONDS = 3600.0
 UNKNOWN_KEY_SECONDS = 60.0  # between fetches because of an unknown key
 RETRY_SECONDS = 5.0  # between fetches while the issuer cannot be reached
 OK = 200
-# The type and curve of the key that each algorithm needs; None for a key without a curve.
-KEY_TYPES = {
-    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", (None,))),
-    "ES256": ("EC", ("P-256",)),
-    "ES384": ("EC", ("P-384",)),
-    "ES512": ("EC", ("P-521",)),
-    "EdDSA": ("OKP", ("Ed25519", "Ed448")),
+# By the type and the curve of a key; None for a key without a curve.
+ALGORITHMS = {
+    ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+    ("OKP", "Ed448"): ("EdDSA",),
 }
 
 
-@dataclass(slots=True)
-class IssuerKey:
-    """A published key. Its parsed form is created for an algorithm at its first use."""
+class IssuerKey(NamedTuple):
+    """A published key."""
 
-    jwk: JsonMapping
-    _parsed: JsonObject = field(default_factory=dict)
+    key_id: object
+    algorithms: Collection[str]
+    key: Any  # for PyJWT
 
     def fits(self, key_id: str | None, algorithm: str) -> bool:
-        kind, curves = KEY_TYPES[algorithm]
-        is_type = self.jwk["kty"] == kind and self.jwk.get("crv") in curves
-        return is_type and self.jwk.get("alg", algorithm) == algorithm and key_id in {None, self.jwk.get("kid")}
-
-    def parse(self, algorithm: str) -> Any:
-        """Return the key for PyJWT, or None if it is not valid."""
-        import jwt
-
-        if algorithm not in self._parsed:
-            try:
-                self._parsed[algorithm] = jwt.PyJWK(dict(self.jwk), algorithm)
-            except Exception:  # noqa: BLE001 - hostile input: whatever the library raises, the key is not used
-                self._parsed[algorithm] = None
-        return self._parsed[algorithm]
+        return algorithm in self.algorithms and key_id in (None, self.key_id)
 
 
 @dataclass(slots=True)
@@ -104,7 +92,7 @@ class IssuerDirectory:
             found = state.find(key_id, algorithm)
         if found is None and state.has_failed:
             raise _unavailable_error(issuer)
-        return None if found is None else found.parse(algorithm)
+        return None if found is None else found.key
 
     async def get_metadata(self, issuer: str) -> ServerMetadata:
         state = await self._get_state(issuer)
@@ -169,29 +157,31 @@ def _parse_object(response: Response) -> JsonObject:
 
 
 def _parse_keys(response: Response) -> tuple[IssuerKey, ...]:
-    import jwt  # noqa: F401 - here and not with the first JWT, because importing it takes a while
-
     keys = _parse_object(response).get("keys")
     if not isinstance(keys, list):
         raise NetworkError("the issuer returned a document without keys", reason="protocol")
-    return tuple(IssuerKey(key) for key in keys[:MAX_KEYS] if isinstance(key, dict) and _is_usable(key))
+    return tuple(filter(None, map(_parse_key, keys[:MAX_KEYS])))
 
 
-def _is_usable(jwk: JsonMapping) -> bool:
-    """Return whether this is a public key for signatures, of a reasonable size."""
-    key_id = jwk.get("kid")
-    uses = jwk.get("key_ops", ["verify"])
-    if jwk.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:
-        return False
-    if key_id is not None and not (isinstance(key_id, str) and len(key_id) <= MAX_KEY_ID_CHARS):
-        return False
-    if jwk.get("kty") == "RSA":
-        modulus = jwk.get("n")
-        exponent = jwk.get("e")
-        if not isinstance(modulus, str) or not isinstance(exponent, str):
-            return False
-        return MIN_RSA_CHARS <= len(modulus) <= MAX_RSA_CHARS and len(exponent) <= MAX_EXPONENT_CHARS
-    return jwk.get("kty") in {"EC", "OKP"}
+def _parse_key(jwk: Any) -> IssuerKey | None:
+    """Return the key; None unless it is a public key for signatures, of a reasonable size."""
+    import jwt
+
+    try:
+        key_id = jwk.get("kid")
+        if jwk.get("use", "sig") != "sig" or "verify" not in jwk.get("key_ops", ["verify"]):
+            return None
+        if key_id is not None and len(key_id) > MAX_KEY_ID_CHARS:
+            return None
+        if jwk["kty"] == "RSA" and not (
+            MIN_RSA_CHARS <= len(jwk["n"]) <= MAX_RSA_CHARS and len(jwk["e"]) <= MAX_EXPONENT_CHARS
+        ):
+            return None
+        algorithms = ALGORITHMS[jwk["kty"], jwk.get("crv")]
+        allowed = [algorithm for algorithm in algorithms if jwk.get("alg", algorithm) == algorithm]
+        return IssuerKey(key_id, allowed, jwt.PyJWK(jwk, algorithms[0]).key)
+    except Exception:  # noqa: BLE001 - hostile input: whatever is wrong with a key, it is not used
+        return None
 
 
 def _unavailable_error(issuer: str) -> ApiError:

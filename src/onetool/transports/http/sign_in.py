@@ -140,13 +140,9 @@ class BrowserSignIn:
         return _PendingSignIn(entry, facts["base_url"], facts["nonce"], facts["verifier"])
 
     async def _check_answer(self, request: Request, pending: _PendingSignIn) -> RequestCredential:
-        query = request.query_params
-        if "error" in query:
-            raise _SignInFailed("denied", "the issuer rejected the sign-in")
         try:
             async with self._open_client(pending.entry, pending.base_url) as (metadata, requests, client):
-                metadata.check_answer(query.get("iss"))
-                code = query.get("code", "")[:MAX_PARAMETER_CHARS]
+                code = metadata.read_code(request.query_params)[:MAX_PARAMETER_CHARS]
                 answer = await requests.exchange_code(client, code, pending.verifier)
             if not answer.id_token:
                 raise _SignInFailed("failed", "the issuer sent no ID token")
@@ -155,7 +151,8 @@ class BrowserSignIn:
             reason = "no-agent" if error.code == "forbidden" else "failed"
             raise _SignInFailed(reason, error.message) from None
         except ToolError as error:
-            raise _SignInFailed("failed", error.message) from None
+            reason = "denied" if "error" in request.query_params else "failed"
+            raise _SignInFailed(reason, error.message) from None
 
     async def _check_id_token(self, pending: _PendingSignIn, id_token: str) -> RequestCredential:
         entry = pending.entry
