@@ -13,10 +13,9 @@ from tests.http_support import serve_site
 from tests.rest_support import Rest, draft, get_error_code, http_draft, new_id, serve_app
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
-from onetool.backends.http.rate_limit import RateLimiter
 from onetool.errors import BudgetExceeded
 from onetool.state.counters import CounterFile, CounterTables
-from onetool.state.memory import Counters
+from onetool.state.memory import Counters, RateLimiter
 
 BODY = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
 

@@ -22,7 +22,6 @@ from tests.support import TIMEOUT_SECONDS
 from onetool import Permission, Result, ToolBus, ToolContext
 from onetool.backends.http.backend import HttpBackend
 from onetool.backends.http.definition import HttpImpl
-from onetool.backends.http.rate_limit import RateLimiter
 from onetool.backends.http.response import ResponseReader, ResponseRedactor
 from onetool.backends.http.selector import select
 from onetool.config.model import Http
@@ -33,7 +32,7 @@ from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
 from onetool.results.blobs import Media
-from onetool.state.memory import Counters
+from onetool.state.memory import Counters, RateLimiter
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 ANYWHERE = HostRules(("*",), allow_private_addresses=True)

@@ -49,10 +49,10 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from onetool.backends.http.backend import HttpBackend
     from onetool.backends.http.definition import HttpImpl, OAuthFlow
-    from onetool.backends.http.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
     from onetool.bundles.model import Bundle, StoredTool
     from onetool.bundles.rows import StoredPack, ToolRow
+    from onetool.state.memory import RateLimiter
     from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")

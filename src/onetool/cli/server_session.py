@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from onetool.errors import ToolError
 from onetool.util.one_time_codes import create_code
@@ -19,15 +17,7 @@ TIMEOUT_SECONDS = 10.0
 
 def list_local_servers(user: Path) -> list[ServerEntry]:
     """Return the running HTTP servers that listen on loopback only: others need a token."""
-    return [entry for entry in list_servers(user) if entry.url and is_loopback(entry.url)]
-
-
-def is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return [entry for entry in list_servers(user) if entry.is_on_loopback]
 
 
 class ServerSession:

@@ -19,13 +19,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> int:
-    from onetool.cli.server_session import is_loopback
     from onetool.util.one_time_codes import CODE_SECONDS, create_code
     from onetool.util.running_servers import list_servers
 
     directories = find_command_directories(options)
     server = _choose(list_servers(directories.user), options.port, str(directories.working_dir))
-    if not is_loopback(server.url):
+    if not server.is_on_loopback:
         if (url := _find_sign_in(options)) is not None:
             return _show(options, url, {"url": url})
         raise ToolError(

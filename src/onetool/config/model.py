@@ -7,7 +7,7 @@ describes it in the reference.
 
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from keyword import iskeyword
 from math import inf
 from types import NoneType
@@ -27,6 +27,7 @@ from pydantic.alias_generators import to_camel
 
 from onetool.core.context import Effect, Permission, permissions as permissions_of
 from onetool.util.invisible import find_in_name
+from onetool.util.loopback import is_loopback
 from onetool.util.store_url import FILES, SCHEMES
 from onetool.util.time_format import parse_time
 from onetool_child.json_types import JsonMapping
@@ -109,18 +110,11 @@ def _check_time(value: str) -> str:
 
 def _check_issuer(value: str) -> str:
     host = urlsplit(_check_url(value)).hostname or ""
-    if value.startswith("http://") and not is_loopback_host(host):
+    if value.startswith("http://") and not is_loopback(host):
         raise ValueError("must start with https://; plain http is for issuers on loopback addresses only")
     if not host or set(value) & set("?#@ \t\n"):
         raise ValueError("must be a URL without user name, query and fragment, such as https://id.example.com")
     return value
-
-
-def is_loopback_host(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def to_upper(value: Any) -> Any:

@@ -142,18 +142,18 @@ class Discovered:
     scope: str = ""
 
 
+@dataclass(frozen=True, slots=True)
 class Discovery:
-    """Finds the authorization server of one target. `on_step` receives a line for each step."""
+    """Finds the authorization server of one target. `report` receives a line for each step."""
 
-    def __init__(self, http: GuardedHttp, target: SignInTarget, on_step: OnStep = lambda _: None) -> None:
-        self._http = http
-        self._target = target
-        self._report = on_step
+    http: GuardedHttp
+    target: SignInTarget
+    report: OnStep = lambda _: None
 
     async def discover(self) -> Discovered:
-        if self._target.endpoints is not None:
-            server = await self._find_api_server(self._target.endpoints)
-            return Discovered(server, scope=" ".join(self._target.scopes))
+        if self.target.endpoints is not None:
+            server = await self._find_api_server(self.target.endpoints)
+            return Discovered(server, scope=" ".join(self.target.scopes))
         challenge = await self._probe()
         resource = await self._find_resource(challenge)
         server = await self._find_server(self._choose_issuer(resource))
@@ -164,14 +164,14 @@ class Discovery:
 
     async def _probe(self) -> str:
         """Request the server without a token and return its challenge."""
-        url = self._target.url
+        url = self.target.url
         challenge = ""
         for probe in PROBES:
-            source = f"servers.{self._target.name}.url"
-            response = await self._http.post_json(url, probe, source, self._target.headers)
+            source = f"servers.{self.target.name}.url"
+            response = await self.http.post_json(url, probe, source, self.target.headers)
             challenge = response.header("www-authenticate") or ""
             shown = f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}" if challenge else ", without WWW-Authenticate"
-            self._report(f"POST {url} ({probe['method']}) without a token: {response.status}{shown}")
+            self.report(f"POST {url} ({probe['method']}) without a token: {response.status}{shown}")
             if response.status == UNAUTHORIZED:
                 break
         return challenge
@@ -179,9 +179,9 @@ class Discovery:
     async def _find_resource(self, challenge: str) -> ProtectedResourceMetadata | None:
         url_in_challenge = read_challenge(challenge, "resource_metadata")
         failure: NetworkError | None = None
-        for url in list_resource_urls(url_in_challenge, self._target.url):
+        for url in list_resource_urls(url_in_challenge, self.target.url):
             source = "resource_metadata of WWW-Authenticate" if url == url_in_challenge else "url"
-            response = await self._http.get(url, source)
+            response = await self.http.get(url, source)
             document = self._read_document(url, response)
             if document is not None:
                 return self._parse_resource(document)
@@ -189,22 +189,22 @@ class Discovery:
                 failure = NetworkError(f"{url} returned {response.status}", reason="protocol")
         if failure is not None:  # it says nothing about whether there is a document
             raise failure
-        self._report("no protected resource metadata: the authorization server is expected at the origin of the server")
+        self.report("no protected resource metadata: the authorization server is expected at the origin of the server")
         return None
 
     def _parse_resource(self, document: JsonMapping) -> ProtectedResourceMetadata:
         """Return the document. Raise if it is about another resource."""
         metadata = parse_document(ProtectedResourceMetadata, document, RESOURCE_DOCUMENT)
         resource = str(metadata.resource)
-        self._http.check_url(resource, "resource")
-        expected = resource_url_from_server_url(self._target.url)
+        self.http.check_url(resource, "resource")
+        expected = resource_url_from_server_url(self.target.url)
         if not check_resource_allowed(requested_resource=expected, configured_resource=resource):
             raise invalid_document(RESOURCE_DOCUMENT, f"resource is {quote(resource, MAX_SHOWN_CHARS)}, not {expected}")
         return metadata
 
     def _choose_issuer(self, resource: ProtectedResourceMetadata | None) -> str | None:
         """Return the issuer, or None if the server does not name one."""
-        configured = self._target.settings.issuer
+        configured = self.target.settings.issuer
         if resource is None:
             return configured
         issuers = [str(issuer) for issuer in resource.authorization_servers]
@@ -212,17 +212,17 @@ class Discovery:
             return issuers[0]
         if not any(issuers_match(configured, issuer) for issuer in issuers):
             raise NetworkError(
-                f"{self._target.name} names the authorization server {quote(issuers[0], MAX_SHOWN_CHARS)}, not "
+                f"{self.target.name} names the authorization server {quote(issuers[0], MAX_SHOWN_CHARS)}, not "
                 f"{configured}",
-                hint=f"check servers.{self._target.name}.auth.issuer",
+                hint=f"check servers.{self.target.name}.auth.issuer",
                 reason="host_not_allowed",
             )
         return configured
 
     def _choose_scope(self, challenge: str, resource: ProtectedResourceMetadata | None, server: ServerMetadata) -> str:
         """Return the scope to request: of the settings, the challenge, or the resource."""
-        if self._target.scopes:
-            return " ".join(self._target.scopes)
+        if self.target.scopes:
+            return " ".join(self.target.scopes)
         supported = (resource.scopes_supported if resource is not None else None) or ()
         scope = read_challenge(challenge, "scope") or " ".join(supported)
         if not SCOPE.fullmatch(scope):
@@ -234,18 +234,18 @@ class Discovery:
 
     async def _find_server(self, issuer: str | None) -> ServerMetadata:
         if issuer is not None:
-            self._http.check_url(issuer, "authorization_servers")
-        expected = issuer or _read_origin(self._target.url)
-        urls = list_metadata_urls(issuer, self._target.url)
+            self.http.check_url(issuer, "authorization_servers")
+        expected = issuer or _read_origin(self.target.url)
+        urls = list_metadata_urls(issuer, self.target.url)
         server = await self._find_metadata(urls, expected, "authorization_servers", needs_pkce=True)
         if server is not None:
-            self._report(f"the issuer is {server.issuer}")
+            self.report(f"the issuer is {server.issuer}")
             return server
         if issuer is not None:
             raise NetworkError(
                 f"the authorization server {issuer} has no metadata: tried {' and '.join(urls)}", reason="protocol"
             )
-        self._report(f"no server metadata: using the endpoints /authorize, /token and /register of {expected}")
+        self.report(f"no server metadata: using the endpoints /authorize, /token and /register of {expected}")
         names = {"authorization": "authorize", "token": "token", "registration": "register"}
         endpoints = {f"{name}_endpoint": f"{expected}/{path}" for name, path in names.items()}
         return ServerMetadata.model_validate({"issuer": expected, **endpoints})
@@ -255,24 +255,24 @@ class Discovery:
     ) -> ServerMetadata | None:
         """Return the first metadata document at these URLs, which must be of the issuer."""
         for url in urls:
-            document = self._read_document(url, await self._http.get(url, source))
+            document = self._read_document(url, await self.http.get(url, source))
             if document is not None:
-                return ServerMetadata.parse(document, url, self._http, issuer=issuer, needs_pkce=needs_pkce)
+                return ServerMetadata.parse(document, url, self.http, issuer=issuer, needs_pkce=needs_pkce)
         return None
 
     async def _find_api_server(self, endpoints: "OAuthFlow") -> ServerMetadata:
         """Return the server of an API: that of the issuer in the settings, or what the definition of the tool names."""
-        issuer = self._target.settings.issuer
+        issuer = self.target.settings.issuer
         if issuer is not None:
             server = await self._find_metadata(list_metadata_urls(issuer, issuer), issuer, "openIdConnectUrl")
             return server or self._use_endpoints(issuer, endpoints)
         if endpoints.token_url:
             return self._use_endpoints(_read_origin(endpoints.token_url), endpoints)
         url = endpoints.open_id_connect_url
-        document = self._read_document(url, await self._http.get(url, "openIdConnectUrl"))
+        document = self._read_document(url, await self.http.get(url, "openIdConnectUrl"))
         if document is None:
             raise NetworkError(f"{url} has no metadata of a server", reason="protocol")
-        server = ServerMetadata.parse(document, url, self._http, issuer=None)
+        server = ServerMetadata.parse(document, url, self.http, issuer=None)
         if not url.startswith(str(server.issuer).rstrip("/")):
             problem = f"issuer is {quote(str(server.issuer), MAX_SHOWN_CHARS)}, which is another host"
             raise invalid_document(url, problem)
@@ -282,21 +282,21 @@ class Discovery:
         """Return the endpoints that the definition of a tool names, which must be below the URL of the issuer."""
         if not _is_below(endpoints.token_url, issuer):
             shown = quote(endpoints.token_url or endpoints.open_id_connect_url, MAX_SHOWN_CHARS)
-            message = f"{issuer} has no metadata, and {self._target.name} names {shown}, which is not below it"
-            hint = f"check tools.{self._target.name}.auth.issuer"
+            message = f"{issuer} has no metadata, and {self.target.name} names {shown}, which is not below it"
+            hint = f"check tools.{self.target.name}.auth.issuer"
             raise NetworkError(message, hint=hint, reason="host_not_allowed")
-        self._http.check_url(endpoints.token_url, "tokenUrl")
+        self.http.check_url(endpoints.token_url, "tokenUrl")
         document = {"issuer": issuer, "token_endpoint": endpoints.token_url}
         if endpoints.authorization_url:
-            self._http.check_url(endpoints.authorization_url, "authorizationUrl")
+            self.http.check_url(endpoints.authorization_url, "authorizationUrl")
             document["authorization_endpoint"] = endpoints.authorization_url
-        return parse_document(ServerMetadata, document, self._target.name)
+        return parse_document(ServerMetadata, document, self.target.name)
 
     def _read_document(self, url: str, response: Response) -> JsonObject | None:
         """Return the document, or None if there is none at this URL."""
         document = response.parse_object() if response.status == OK else None
         problem = ", not a JSON object" if response.status == OK and document is None else ""
-        self._report(f"GET {url}: {response.status}{problem}")
+        self.report(f"GET {url}: {response.status}{problem}")
         return document
 
 

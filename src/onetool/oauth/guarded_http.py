@@ -8,10 +8,10 @@ same host, or is on loopback too, or if the settings allow private addresses.
 import json
 from typing import Any
 
-from onetool.config.model import is_loopback_host
 from onetool.errors import NetworkError
 from onetool.net import HostRules, Net, Request, Response
 from onetool.net.urls import Target, parse_target
+from onetool.util.loopback import is_loopback
 
 MAX_DOCUMENT_BYTES = 256 << 10
 TIMEOUT_SECONDS = 15.0
@@ -36,7 +36,7 @@ class GuardedHttp:
         self._net = net
         self._allow_private_addresses = allow_private_addresses
         self._home = parse_target(url)
-        if self._home.scheme != "https" and not is_loopback_host(self._home.host):
+        if self._home.scheme != "https" and not is_loopback(self._home.host):
             raise NetworkError(
                 f"cannot sign in to {self._home.origin}: its URL is plain http, so everybody on the network could read "
                 "the token",
@@ -58,7 +58,7 @@ class GuardedHttp:
 
     def _is_local(self, target: Target) -> bool:
         """Return whether both the target and the server itself are on loopback."""
-        return is_loopback_host(target.host) and is_loopback_host(self._home.host)
+        return is_loopback(target.host) and is_loopback(self._home.host)
 
     async def get(self, url: str, source: str) -> Response:
         return await self.send(Request("GET", url, (ACCEPT,)), source)

@@ -22,6 +22,7 @@ PAGE = (
     "<!doctype html><meta charset=utf-8><title>OneTool</title>"
     "<body style='font-family:sans-serif;margin:4em'><h1>{title}</h1><p>{text}</p>"
 )
+FOREIGN = "this callback URL does not belong to this sign-in"
 Finish = Callable[[Mapping[str, str]], Awaitable[bool]]  # returns whether the fields belong to the sign-in; may raise
 
 
@@ -67,20 +68,23 @@ class LoopbackCallback:
         except TimeoutError:
             raise ToolError(f"nobody signed in within {seconds / 60:.0f} minutes") from None
 
-    async def _offer(self, fields: Mapping[str, str]) -> bool:
-        """Try the fields. Return whether the sign-in is finished."""
+    async def _offer(self, url: str) -> str:
+        """Try a callback URL. Return why it does not finish the sign-in; empty if it does, or if that is done."""
         if self._finish is None or self._done.done():
-            return self._done.done()
+            return FOREIGN if not self._done.done() else ""
         try:
-            if not await self._finish(fields):
-                return False
+            fields = parse_callback(url)
+        except ToolError as error:
+            return str(error)
+        try:
+            is_finished = await self._finish(fields)
         except ToolError as error:
             if not self._done.done():
                 self._done.set_exception(error)
-            return False
-        if not self._done.done():
+            return str(error)
+        if is_finished and not self._done.done():
             self._done.set_result(None)
-        return True
+        return "" if is_finished else FOREIGN
 
     # --- the callback -------------------------------------------------------------------------------------------------
 
@@ -88,7 +92,7 @@ class LoopbackCallback:
         with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
             method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ", 2)
-            is_done = method == "GET" and target.startswith(f"{PATH}?") and await self._offer_url(target)
+            is_done = method == "GET" and target.startswith(f"{PATH}?") and not await self._offer(target)
             title = "Signed in" if is_done else "The sign-in failed"
             text = "You can close this window." if is_done else "See the terminal in which you started it."
             body = PAGE.format(title=title, text=text).encode()
@@ -104,13 +108,6 @@ class LoopbackCallback:
             writer.write("\r\n".join([*lines, "", ""]).encode() + body)
             await writer.drain()
         writer.close()
-
-    async def _offer_url(self, url: str) -> bool:
-        try:
-            fields = parse_callback(url)
-        except ToolError:
-            return False
-        return await self._offer(fields)
 
     # --- standard input -----------------------------------------------------------------------------------------------
 
@@ -136,10 +133,6 @@ class LoopbackCallback:
             self._pasting = asyncio.ensure_future(self._try_line(line))
 
     async def _try_line(self, line: str) -> None:
-        try:
-            fields = parse_callback(line)
-        except ToolError as error:
-            self._report(str(error))
-            return
-        if not await self._offer(fields) and not self._done.done():
-            self._report("this callback URL does not belong to this sign-in")
+        problem = await self._offer(line)
+        if problem and not self._done.done():
+            self._report(problem)

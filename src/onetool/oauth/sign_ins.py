@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,6 +18,7 @@ from onetool.errors import ConfigError, SignInRequired, ToolError
 from onetool.net import ANY_HOST, Net
 from onetool.oauth.credential import Credential, Identity, SignInTarget
 from onetool.oauth.guarded_http import GuardedHttp
+from onetool.oauth.loopback_callback import LoopbackCallback
 from onetool.oauth.pending import PendingSignIn, PendingSignIns
 from onetool.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.util.background_tasks import BackgroundTasks
@@ -34,6 +36,8 @@ CLIENT_PATH = "/oauth/client.json"
 HEAVY_MODULE = "onetool.oauth.token_requests"  # it imports the MCP SDK, which would block the event loop
 LOOPBACK_REDIRECTS = ("http://127.0.0.1/callback", "http://localhost/callback")
 DEFAULT_AGENT = "default"
+ACCEPT = "accept"  # the answer of a client that shows the URL
+WAIT_SECONDS = 300.0  # for the person, after the client has shown the URL
 NO_CREDENTIAL = Credential("", "", "")
 
 
@@ -120,17 +124,34 @@ class SignIns:
         return await Discovery(self._http(target), target, on_step).discover()
 
     async def ask_client(self, error: SignInRequired, context: ToolContext) -> bool:
-        """Ask the person at the client to sign in, if the client is on this machine. Return whether that was done."""
-        from onetool.oauth.client_sign_in import sign_in_at_client
+        """Show the URL to the person at the client, if that is on this machine. Return whether a sign-in was finished.
 
-        if context.token_id or self.public_url:
+        The run does not count the time.
+        """
+        import mcp_types as types
+
+        send_request = context.client.send_request
+        if send_request is None or context.token_id or self.public_url:
             return False
         try:
             target = await self.find_target(str(error.fields.get("server", "")))
             identity = identify(target, str(error.fields.get("account", "")), context.agent_id)
+            if target.is_machine:
+                return False
+            async with LoopbackCallback().listen(0) as callback:
+                pending = await self.begin(identity, callback.redirect_uri)
+                callback.accept(partial(self.try_to_finish, pending))
+                message = f"Sign in to {identity.label}, so that a tool call can continue"
+                request = types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=pending.url))
+                with context.client.waiting():
+                    answer = await send_request(request)
+                    if getattr(answer, "action", None) != ACCEPT:
+                        self.pending.discard(pending)
+                        return False
+                    await callback.wait(WAIT_SECONDS)
         except ToolError:
-            return False
-        return await sign_in_at_client(self, identity, context)
+            return False  # the call reports that a sign-in is required
+        return True
 
     async def begin(self, identity: Identity, redirect_uri: str) -> PendingSignIn:
         """Find the authorization server, register a client and return the sign-in, which waits for a person."""

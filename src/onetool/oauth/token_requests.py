@@ -7,7 +7,7 @@ import asyncio
 import base64
 import secrets
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from urllib.parse import quote as quote_url, urlencode
 
@@ -79,12 +79,12 @@ class DeviceCodes(BaseModel):
     expires_in: float = MAX_DEVICE_SECONDS
 
 
+@dataclass(frozen=True, slots=True)
 class TokenRequests:
     """Sends requests to the authorization server of one target."""
 
-    def __init__(self, http: GuardedHttp, settings: OAuth) -> None:
-        self._http = http
-        self._settings = settings
+    http: GuardedHttp
+    settings: OAuth
 
     async def register(self, discovered: Discovered, redirect_uri: str, client_url: str | None = None) -> Credential:
         """Return a credential without tokens: with the client of the settings, a client document, or a new client."""
@@ -92,13 +92,13 @@ class TokenRequests:
         credential = Credential(
             issuer=str(server.issuer),
             token_endpoint=str(server.token_endpoint),
-            client_id=self._settings.client_id or "",
+            client_id=self.settings.client_id or "",
             redirect_uri=redirect_uri,
             resource=discovered.resource,
             revocation_endpoint=str(server.revocation_endpoint or ""),
             scope=discovered.scope,
         )
-        if self._settings.client_id is not None:
+        if self.settings.client_id is not None:
             auth_method = self._choose_auth_method(server.token_endpoint_auth_methods_supported or [])
             return replace(credential, auth_method=auth_method)
         if client_url is not None and server.client_id_metadata_document_supported:
@@ -112,9 +112,9 @@ class TokenRequests:
         return await self._register_client(server, credential)
 
     def _choose_auth_method(self, supported: list[str]) -> str:
-        if self._settings.private_key is not None:
+        if self.settings.private_key is not None:
             return "private_key_jwt"
-        if self._settings.client_secret is None:
+        if self.settings.client_secret is None:
             return "none"
         return "client_secret_post" if supported and "client_secret_basic" not in supported else "client_secret_basic"
 
@@ -133,7 +133,7 @@ class TokenRequests:
         )
         url = str(server.registration_endpoint)
         body = request.model_dump(mode="json", exclude_none=True)
-        response = await self._http.post_json(url, body, "registration_endpoint")
+        response = await self.http.post_json(url, body, "registration_endpoint")
         answer = _parse_answer("registration of the client", response)
         client = parse_document(OAuthClientInformationFull, answer, f"the answer of {url}")
         secret = client.client_secret or ""
@@ -164,7 +164,7 @@ class TokenRequests:
         response = await self._post(credential, url, "device_authorization_endpoint", **form)
         answer = _parse_answer("start of the device flow", response)
         codes = parse_document(DeviceCodes, answer, f"the answer of {url}")
-        self._http.check_url(codes.verification_uri, "verification_uri")
+        self.http.check_url(codes.verification_uri, "verification_uri")
         return codes
 
     async def wait_for_device(self, credential: Credential, codes: DeviceCodes) -> TokenAnswer:
@@ -192,15 +192,15 @@ class TokenRequests:
         """Send a form without its empty fields, and with the proof of the client."""
         proof, headers = self._authenticate(credential)
         content = urlencode({**{name: value for name, value in form.items() if value}, **proof}).encode()
-        return await self._http.send(Request("POST", url, (FORM, ACCEPT, *headers.items()), content), source)
+        return await self.http.send(Request("POST", url, (FORM, ACCEPT, *headers.items()), content), source)
 
     def _authenticate(self, credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
         """Return fields and headers with the proof of the client, which only the issuer in the settings gets."""
-        issuer = self._settings.issuer
+        issuer = self.settings.issuer
         if issuer is not None and not issuers_match(credential.issuer, issuer):
             message = f"the sign-in is of {credential.issuer}, but the settings name the issuer {issuer}"
             raise TokenRejected(message, error="invalid_grant")
-        secret = credential.client_secret or self._settings.client_secret or ""
+        secret = credential.client_secret or self.settings.client_secret or ""
         client_id = credential.client_id
         match credential.auth_method:
             case "client_secret_basic":
@@ -219,7 +219,7 @@ class TokenRequests:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         try:
-            key = load_pem_private_key((self._settings.private_key or "").encode(), None)
+            key = load_pem_private_key((self.settings.private_key or "").encode(), None)
         except (ValueError, TypeError):
             raise ConfigError("auth.private_key is not a private key in PEM format without a password") from None
         curves = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
@@ -240,7 +240,7 @@ class TokenRequests:
             "exp": now + ASSERTION_SECONDS,
             "jti": secrets.token_urlsafe(24),
         }
-        headers = {"kid": self._settings.key_id} if self._settings.key_id else None
+        headers = {"kid": self.settings.key_id} if self.settings.key_id else None
         return jwt.encode(claims, key, algorithm, headers)
 
 

@@ -96,17 +96,16 @@ class TokenSource:
         loop = asyncio.get_running_loop()
         failures: list[SignInRequired] = []
 
-        def change(text: str | None) -> str | None:
-            current = _parse(text)
+        def change(current: Credential | None) -> Credential | None:
             if current is not None and current.is_valid and current.access_token != used:
-                return text  # another process was faster
+                return current  # another process was faster
             try:
-                return asyncio.run_coroutine_threadsafe(self._renew_checked(current), loop).result().to_json()
+                return asyncio.run_coroutine_threadsafe(self._renew_checked(current), loop).result()
             except SignInRequired as error:
                 failures.append(error)
-                return None if current is None else current.drop_tokens().to_json()
+                return None if current is None else current.drop_tokens()
 
-        renewed = _parse(await self._update(change))
+        renewed = await self._update(change)
         if failures or renewed is None:
             raise failures[0] if failures else self.identity.require_sign_in()
         return renewed
@@ -128,23 +127,21 @@ class TokenSource:
 
     async def store(self, credential: Credential) -> None:
         """Store a new sign-in instead of the one before."""
-        await self._update(lambda _: credential.to_json())
+        await self._update(lambda _: credential)
 
     async def update(self, change: Callable[[Credential], Credential | None]) -> None:
         """Change the stored credential, if there is one; None deletes it."""
+        if await self.read() is not None:
+            await self._update(lambda current: None if current is None else change(current))
 
+    async def _update(self, change: Callable[[Credential | None], Credential | None]) -> Credential | None:
         def apply(text: str | None) -> str | None:
-            current = _parse(text)
-            changed = None if current is None else change(current)
+            changed = change(_parse(text))
             return None if changed is None else changed.to_json()
 
-        if await self.read() is not None:
-            await self._update(apply)
-
-    async def _update(self, change: Callable[[str | None], str | None]) -> str | None:
-        text = await run_in_thread(self._store.update, self.identity.key, change, limiter=self._limiter)
+        text = await run_in_thread(self._store.update, self.identity.key, apply, limiter=self._limiter)
         self._version = ()
-        return text
+        return _parse(text)
 
 
 def _parse(text: str | None) -> Credential | None:

@@ -1,15 +1,18 @@
 """State that ends with its process: counters, and sessions of browsers that have ended."""
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Collection
 
-from onetool.errors import ToolError
+from onetool.errors import BudgetExceeded, StorageError, ToolError
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.clock_watch import Clock
 from onetool.util.problem import Problem
+from onetool.util.text import pluralize
 
+RATE_SECONDS = 60.0
 MAX_NAMES = 20_000  # of counters; clients choose some of them
 
 
@@ -46,6 +49,40 @@ class Counters:
     def reset(self, _prefix: str, /) -> int:
         """Forget the sums of budgets whose names begin so, and return their number."""
         raise ToolError("the state is in files", hint="restart the servers: they count budgets in memory")
+
+
+class RateLimiter:
+    """Counts the calls of tools in the last minute (`maxCallsPerMinute`), by an identity that outlives the tool.
+
+    `acquire` blocks if the counters do: call it in a thread. If the counters cannot be used, calls are rejected, or
+    counted by `fallback`.
+    """
+
+    def __init__(self, counters: Counters | None = None, fallback: Counters | None = None) -> None:
+        self._counters = counters or Counters()
+        self._fallback = fallback
+        self.problem: str | None = None
+
+    def acquire(self, identity: str, limit: int) -> None:
+        """Count one call, or raise BudgetExceeded."""
+        name = f"rate {identity}"
+        counted = 0.0 if self._fallback is None else self._fallback.take(name, limit, RATE_SECONDS)
+        try:
+            wait = self._counters.take(name, limit, RATE_SECONDS)
+            self.problem = None
+        except StorageError as error:
+            if self._fallback is None:
+                raise
+            self.problem = f"{error.message}; maxCallsPerMinute is counted per process"
+            wait = counted
+        if wait:
+            seconds = max(1, math.ceil(wait))
+            raise BudgetExceeded(
+                f"rate limit exceeded: {pluralize(limit, 'call')} in the last minute "
+                f"(maxCallsPerMinute is {limit}); retry in {seconds} s",
+                code="rate_limited",
+                retry_after=seconds,
+            )
 
 
 class EndedSessions:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.to_thread import run_sync
 
-from onetool.backends.http.rate_limit import RateLimiter
 from onetool.config.load import Loaded
 from onetool.config.model import Output
 from onetool.errors import ToolError
@@ -28,7 +27,7 @@ from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.state.file_kinds import AuditFile, SettingsFiles
 from onetool.state.kinds import MODEL_USAGE, LastUses
-from onetool.state.memory import Counters, EndedSessions
+from onetool.state.memory import Counters, EndedSessions, RateLimiter
 from onetool.state.notices import NoticeFiles
 from onetool.state.run_store import RunStore
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key

@@ -5,7 +5,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.backends.http.rate_limit import RateLimiter
 from onetool.core.bus.budget import SharedBudgetGuard
 from onetool.errors import ToolError
 from onetool.proxy.definitions import ToolLists
@@ -21,6 +20,7 @@ from onetool.state.jobs import JobRows, list_queues
 from onetool.state.keys import load_key
 from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.leases import Leases
+from onetool.state.memory import RateLimiter
 from onetool.state.opening import open_bundles, open_media, open_results
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StatisticsSchema, StoredTokenSet

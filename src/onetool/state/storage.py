@@ -24,7 +24,6 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from pathlib import Path
 
-    from onetool.backends.http.rate_limit import RateLimiter
     from onetool.bundles.bundle_store import BundleStore
     from onetool.config.model import Agent, Output, Token
     from onetool.core.bus.budget import BudgetGuard
@@ -40,7 +39,7 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.state.documents import Documents
     from onetool.state.file_kinds import SettingsFiles
     from onetool.state.kinds import LastUses
-    from onetool.state.memory import Counters, EndedSessions
+    from onetool.state.memory import Counters, EndedSessions, RateLimiter
     from onetool.state.run_store import RunTables
     from onetool.state.session_store import SessionTables
     from onetool.state.sqlite_database import StateDatabase

@@ -37,4 +37,4 @@ def _list_members(value: Any) -> list[Any]:
 
 
 async def run_in_thread_if(needs_thread: bool, work: Callable[[], T]) -> T:
-    return await run_in_thread(work) if needs_thread else work()
+    return await run_in_thread(work, abandon_on_cancel=True) if needs_thread else work()

@@ -63,12 +63,12 @@ class Redactor:
     """A callable that returns a text without the secrets."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
-        lines = {line.strip() for secret in known for line in secret.splitlines()}
-        known |= {line for line in lines if len(line) >= MIN_LINE_CHARS}
-        self._encoded_forms = sorted({form for secret in known for form in list_encodings(secret)})
-        self._forms = sorted({form for secret in known for form in _escape(secret)})
-        self._decoded_forms = sorted({form for secret in known for form in _decode_secret(secret)})
+        values = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
+        lines = {line.strip() for value in values for line in value.splitlines()}
+        self._values = values | {line for line in lines if len(line) >= MIN_LINE_CHARS}
+        self._encoded_forms = sorted({form for value in self._values for form in list_encodings(value)})
+        self._forms = sorted({form for value in self._values for form in _escape(value)})
+        self._decoded_forms = sorted({form for value in self._values for form in _decode_secret(value)})
         self._max_form_chars = max(map(len, (*self._encoded_forms, *self._forms, *self._decoded_forms)), default=0)
 
     def __call__(self, text: str) -> str:

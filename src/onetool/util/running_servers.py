@@ -11,9 +11,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from onetool.util import atomic
 from onetool.util.locks import locked, try_lock
+from onetool.util.loopback import is_loopback
 from onetool_child.json_types import JsonObject
 
 DIRECTORY = "run"
@@ -33,6 +35,10 @@ class ServerEntry:
     generation: int = 0
     is_ok: bool = True
     answer: str = ""
+
+    @property
+    def is_on_loopback(self) -> bool:
+        return is_loopback(urlsplit(self.url).hostname or "")
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio.to_thread import run_sync as run_in_thread
@@ -21,10 +21,8 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.backends.http import credentials
 from onetool.backends.http.body import OTHER_TYPE
 from onetool.backends.http.placeholders import MISSING, Placeholder, UploadedFile, Values, invalid_value_error
-from onetool.backends.http.rate_limit import RateLimiter
 from onetool.backends.http.request import MAX_URL_CHARS, measure_bytes
 from onetool.backends.http.response import (
-    LARGE_RESPONSE_BYTES,
     EventCollector,
     ResponseReader,
     ResponseRedactor,
@@ -39,7 +37,9 @@ from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolError, ToolTimeout
 from onetool.net import HostRules, Net
 from onetool.net.messages import IDEMPOTENT_METHODS, Request, Response
+from onetool.state.memory import RateLimiter
 from onetool.util.clock_watch import Clock
+from onetool.util.large_data import is_large, run_in_thread_if
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from onetool.config.model import Http
     from onetool.results.blobs import Media
 
-T = TypeVar("T")
 MAX_HEADER_CHARS = 65_536
 MAX_UPLOAD_BYTES = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
 EXPECTED_FILE = 'expected a path, {"base64": ...} or a result with media'
@@ -179,7 +178,7 @@ class _Call:
     async def _build(self) -> Request:
         part = self.part
         is_slow = part.reads_files or self.values.is_large(len(part.placeholders))
-        request = await _run(partial(part.request.fill, self.values), is_slow=is_slow)
+        request = await run_in_thread_if(is_slow, partial(part.request.fill, self.values))
         if len(request.url) > MAX_URL_CHARS:
             raise ArgumentError(
                 f"URL too long: more than {MAX_URL_CHARS:,} characters", hint="send long values in the request body"
@@ -283,7 +282,7 @@ class _Call:
             body = reader.read(response)
             return {"status": response.status, "body": body, **reader.redactor.redact_data(received)}
 
-        return await _run(read, is_slow=reader.is_slow(response))
+        return await run_in_thread_if(reader.is_slow(response), read)
 
     async def _read_result(self, response: Response) -> Any:
         options = self.impl.response
@@ -291,19 +290,19 @@ class _Call:
         events = self.events
         path = self._find_path()
         if events is not None and events.is_stream:
-            body = await _run(lambda: reader.read_events(events.parse()), is_slow=True)
+            body = await run_in_thread(lambda: reader.read_events(events.parse()), abandon_on_cancel=True)
             if events.limit:
                 self.context.note(f"the event stream was closed after {events.limit}; there may be more events")
         elif path is not None:
-            body = await _run(lambda: self._save(path, reader.redactor, response), is_slow=True)
+            body = await run_in_thread(lambda: self._save(path, reader.redactor, response), abandon_on_cancel=True)
         else:
-            body = await _run(partial(reader.read, response), is_slow=reader.is_slow(response))
+            body = await run_in_thread_if(reader.is_slow(response), partial(reader.read, response))
         full = options.full_argument
         is_full = options.full is True if full is None else self.values.get(full) is True
         if not is_full:
             return body
         read = partial(reader.redactor.redact_data, read_headers(response))
-        return {**await _run(read, is_slow=reader.is_slow(response)), "body": body}
+        return {**await run_in_thread_if(reader.is_slow(response), read), "body": body}
 
     def _save(self, path: str, redactor: ResponseRedactor, response: Response) -> JsonObject:
         """Write the response to a file. Blocks on disk access."""
@@ -339,7 +338,7 @@ class _Call:
 
     async def _make_status_error(self, response: Response) -> HttpStatusError:
         text = replace(response, body=response.body[:MAX_SCANNED_BYTES]).text() if not response.compression else ""
-        redacted = await _run(lambda: self._make_redactor()(text), is_slow=len(text) >= LARGE_RESPONSE_BYTES)
+        redacted = await run_in_thread_if(is_large(text), lambda: self._make_redactor()(text))
         body = redacted[:MAX_BODY_CHARS]
         excerpt = " ".join(body[:MAX_MESSAGE_CHARS].split())
         detail = f": {excerpt}" if excerpt else ""
@@ -357,11 +356,6 @@ class _Call:
         label = f"{self.part.method} {credentials.mask_url(self.part.url_template)}"
         step = getattr(self.part, "name", "")
         return f"step {step}: {label}" if step else label
-
-
-async def _run(work: Callable[[], T], *, is_slow: bool) -> T:
-    """Run the work, in a thread if it is slow."""
-    return await run_in_thread(work, abandon_on_cancel=True) if is_slow else work()
 
 
 def _format_status(status: int) -> str:

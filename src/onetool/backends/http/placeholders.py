@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from onetool.errors import ArgumentError, ToolError
+from onetool.util.large_data import is_large
 from onetool_child.json_types import JsonMapping, JsonObject
 
 MISSING = object()
@@ -168,15 +169,7 @@ class Values:
 
     def is_large(self, uses: int) -> bool:
         """Return whether it takes long to fill in the values if a template uses them this often."""
-        left = LARGE_FILLED_CHARS // max(1, uses)
-        waiting: list[Any] = [self._args, self._steps]
-        while waiting and left >= 0:
-            value = waiting.pop()
-            is_mapping = isinstance(value, Mapping)
-            left -= len(value) if is_mapping or isinstance(value, str | list | tuple) else 1
-            if left >= 0 and not isinstance(value, str):
-                waiting += [*value, *value.values()] if is_mapping else value if isinstance(value, list | tuple) else ()
-        return left < 0
+        return is_large([self._args, self._steps], LARGE_FILLED_CHARS // max(1, uses))
 
     def is_step(self, placeholder: Placeholder) -> bool:
         return self._steps is not None and placeholder.may_be_step

@@ -17,13 +17,13 @@ import anyio
 from onetool.backends.http.body import OTHER_TYPE
 from onetool.errors import ToolError
 from onetool.net.messages import EVENT_STREAM, Response
-from onetool.util.redact import MIN_LINE_CHARS, MIN_SECRET_CHARS, REDACTED, Redactor, list_encodings
+from onetool.util.large_data import LARGE_CHARS
+from onetool.util.redact import REDACTED, Redactor
 from onetool.util.secret_finder import is_secret_name
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
 
-LARGE_RESPONSE_BYTES = 8_192  # reading more may take milliseconds
 MAX_DEPTH = 200
 MIN_VALUE_BYTES = 4  # counted for a value that is not a string
 PAGING_WORDS = frozenset({"next", "page", "pagination", "continuation", "cursor"})
@@ -39,12 +39,9 @@ class ResponseRedactor(Redactor):
 
     def __init__(self, secrets: Iterable[str]) -> None:
         super().__init__(secrets)
-        values = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
-        lines = {line.strip() for secret in secrets for line in secret.splitlines()}
-        values |= {line for line in lines if len(line) >= MIN_LINE_CHARS}
-        forms: set[str] = set()
-        for value in values:
-            forms |= {value, quote(value, safe=""), quote_plus(value), html.escape(value), *list_encodings(value)}
+        forms = set(self._encoded_forms)
+        for value in self._values:
+            forms |= {value, quote(value, safe=""), quote_plus(value), html.escape(value)}
         self._binary_forms = sorted((form.encode() for form in forms), key=len, reverse=True)
 
     def redact_bytes(self, content: bytes) -> bytes:
@@ -78,7 +75,7 @@ class ResponseReader:
         """Return whether reading the response takes long, or stores it."""
         is_stored = self.mode == "auto" and not _is_text(response)
         size = len(response.body) + sum(len(name) + len(value) for name, value in response.headers)
-        return size >= LARGE_RESPONSE_BYTES or self.selector is not None or is_stored
+        return size >= LARGE_CHARS or self.selector is not None or is_stored
 
     def read(self, response: Response) -> Any:
         return self._apply_selector(self._parse(response))
@@ -232,16 +229,15 @@ class EventCollector:
 
         size = 0
 
-        class Body(httpx2.AsyncByteStream):
-            async def __aiter__(self) -> AsyncIterator[bytes]:
-                nonlocal size
-                async for chunk in chunks:
-                    size += len(chunk)
-                    yield chunk
+        async def count() -> AsyncIterator[bytes]:
+            nonlocal size
+            async for chunk in chunks:
+                size += len(chunk)
+                yield chunk
 
         self.is_stream = True
         request = httpx2.Request("GET", "http://stream.invalid")  # the library requires one
-        response = httpx2.Response(200, headers={"Content-Type": EVENT_STREAM}, stream=Body(), request=request)
+        response = httpx2.Response(200, headers={"Content-Type": EVENT_STREAM}, content=count(), request=request)
         with anyio.move_on_after(self.seconds) as scope:
             async for event in httpx2.EventSource(response, max_event_size=None):
                 self.events.append(event)

@@ -42,6 +42,7 @@ from onetool.transports.http.resource_metadata import METADATA_PATHS, build_chal
 from onetool.transports.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.transports.http.throttle import AuthThrottle
 from onetool.transports.http.token_use import TokenUse
+from onetool.util.loopback import is_loopback
 
 SESSION_PATH = "/api/session"
 SIGN_IN_PATH = "/auth/sign-in"
@@ -215,7 +216,7 @@ class AuthMiddleware:
         checks.check_origin(headers, scope)
         checks.check_path(scope)
         address = scope["client"][0] if scope.get("client") else ""
-        is_local_peer = checks.is_loopback(address) if address else self._bind is not None
+        is_local_peer = is_loopback(address) if address else self._bind is not None
         is_local = bind.is_loopback and checks.is_local_name(name, bind) and is_local_peer
         token = None if scope["path"] in PROBES else _parse_token(headers)
         proxy_header = None if token else checks.find_proxy_header(headers)

@@ -5,6 +5,7 @@ whose JWT has expired must not block others behind the same address.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from onetool.config.access_tokens import TokenSet, identify_token
 from onetool.config.model import Token
@@ -15,30 +16,24 @@ from onetool.transports.http.token_use import TokenUse
 from onetool.util.token_ids import TOKEN_ID_CHARS, hash_token
 
 
+@dataclass(frozen=True, slots=True)
 class BearerTokens:
-    def __init__(
-        self,
-        tokens: Callable[[], TokenSet],
-        throttle: AuthThrottle,
-        jwts: JwtVerifier | None = None,
-        use: TokenUse | None = None,
-    ) -> None:
-        self._tokens = tokens
-        self._throttle = throttle
-        self._jwts = jwts
-        self._use = use
+    tokens: Callable[[], TokenSet]
+    throttle: AuthThrottle
+    jwts: JwtVerifier | None = None
+    use: TokenUse | None = None
 
     async def check(self, text: str, address: str) -> RequestCredential:
         """Return the credential of a token. Raise an ApiError if it is not accepted."""
         token_hash = hash_token(text)
-        if self._jwts is not None and self._jwts.is_candidate(text):
-            token = self._tokens().find(token_hash)  # a token of an environment variable may look like a JWT
+        if self.jwts is not None and self.jwts.is_candidate(text):
+            token = self.tokens().find(token_hash)  # a token of an environment variable may look like a JWT
             if token is None:
-                return await self._jwts.check(text)
+                return await self.jwts.check(text)
         else:
             token = await self._find_token(token_hash, address)
-        if self._use is not None:
-            self._use.record(identify_token(token))
+        if self.use is not None:
+            self.use.record(identify_token(token))
         return RequestCredential(
             f"token {token.name}",
             token.agent,
@@ -49,15 +44,15 @@ class BearerTokens:
         )
 
     async def _find_token(self, token_hash: str, address: str) -> Token:
-        tokens = self._tokens()
+        tokens = self.tokens()
         token = tokens.find(token_hash)
         if token is None:
-            await self._throttle.record_failure(address, token_hash)
+            await self.throttle.record_failure(address, token_hash)
             if tokens.is_expired(token_hash):
                 hint = "create another one with onetool token create NAME"
                 raise unauthorized_error("the token has expired", reason="expired", hint=hint)
             raise unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
-        await self._throttle.record_success(address, token_hash)
+        await self.throttle.record_success(address, token_hash)
         return token
 
 

@@ -25,55 +25,35 @@ USED = "used sign-in "
 USED_SECONDS = 3600.0  # longer than codes are valid
 
 
-class SessionMemory:
-    """A memory of what must not be used again."""
-
-    def __init__(
-        self, counters: Counters, ended: EndedSessions, get_problem: Callable[[], str | None] = lambda: None
-    ) -> None:
-        self._counters = counters
-        self._ended = ended
-        self._get_problem = get_problem
-
-    def use(self, identifier: str) -> bool:
-        """Return whether it is used for the first time. Blocks."""
-        return self._counters.take(USED + identifier, 1, USED_SECONDS) == 0
-
-    def end(self, identifier: str, until: float) -> None:
-        """End a session that is valid until this time. Blocks."""
-        self._ended.end(identifier, until)
-
-    def has_ended(self, identifier: str) -> bool:
-        try:
-            return identifier in self._ended.list_all()
-        except StorageError:  # nobody knows which sessions have ended
-            return True
-
-    def check(self) -> None:
-        """Raise an ApiError if it is not known which sessions have ended."""
-        if (problem := self._get_problem()) is not None:
-            raise ApiError("busy", f"cannot check sessions: {problem}", {"reason": STORE_AWAY})
-
-
 class BrowserVault:
     """Seals facts for browsers. The name of its cookie is that of its key: servers on one machine share cookies."""
 
-    def __init__(self, key: bytes, memory: SessionMemory, clock: Clock = time.time) -> None:
-        self.memory = memory
+    def __init__(
+        self,
+        key: bytes,
+        counters: Counters,
+        ended: EndedSessions,
+        *,
+        clock: Clock = time.time,
+        get_problem: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._counters = counters
+        self._ended = ended
         self._clock = clock
+        self._get_problem = get_problem
         self.cookie = f"onetool_{sha256(b'cookie' + key).hexdigest()[:16]}"
         self._sealer = Sealer(key, "the key of browser sessions", StorageError)
 
     @classmethod
     def create_local(cls, clock: Clock = time.time) -> Self:
         """Return a vault of one server: a restart ends its sessions."""
-        return cls(os.urandom(KEY_BYTES), SessionMemory(Counters(), EndedSessions(clock)), clock)
+        return cls(os.urandom(KEY_BYTES), Counters(), EndedSessions(clock), clock=clock)
 
     @classmethod
     def open_for(cls, state: State, clock: Clock = time.time) -> Self:
         """Return the vault of all servers with this state. Blocks when it is opened for the first time."""
-        memory = SessionMemory(state.counters, state.ended_sessions, lambda: state.problem)
-        return cls(state.load_key(KEY_NAME), memory, clock)
+        key = state.load_key(KEY_NAME)
+        return cls(key, state.counters, state.ended_sessions, clock=clock, get_problem=lambda: state.problem)
 
     def seal(self, kind: str, seconds: float, facts: JsonMapping) -> str:
         """Return the facts as text that only a server can read, and that is valid for this time."""
@@ -93,4 +73,22 @@ class BrowserVault:
     def use(self, kind: str, text: str) -> JsonObject | None:
         """Return the facts, once. Blocks."""
         facts = self.open(kind, text)
-        return facts if facts is not None and self.memory.use(facts["id"]) else None
+        is_new = facts is not None and self._counters.take(USED + facts["id"], 1, USED_SECONDS) == 0
+        return facts if is_new else None
+
+    # --- sessions that have ended -------------------------------------------------------------------------------------
+
+    def end(self, facts: JsonMapping) -> None:
+        """End the session with these facts. Blocks."""
+        self._ended.end(facts["id"], facts["end"])
+
+    def has_ended(self, identifier: str) -> bool:
+        try:
+            return identifier in self._ended.list_all()
+        except StorageError:  # nobody knows which sessions have ended
+            return True
+
+    def check(self) -> None:
+        """Raise an ApiError if it is not known which sessions have ended."""
+        if (problem := self._get_problem()) is not None:
+            raise ApiError("busy", f"cannot check sessions: {problem}", {"reason": STORE_AWAY})

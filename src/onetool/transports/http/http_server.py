@@ -19,10 +19,11 @@ from onetool.errors import ToolError
 from onetool.runner.cells import FULL_SANDBOX, is_isolated
 from onetool.transports.http.asgi_app import Neighbors, build, create_live_tokens
 from onetool.transports.http.auth import STOPPING, AuthMiddleware
-from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, is_loopback
+from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind
 from onetool.transports.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
 from onetool.transports.logging_bridge import forward_logging
 from onetool.transports.settings_watcher import watching
+from onetool.util.loopback import is_loopback
 from onetool.util.stop_signals import on_stop_signal
 from onetool_child.confine import limit_malloc_arenas
 

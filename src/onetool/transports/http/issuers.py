@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
@@ -66,12 +66,12 @@ class _IssuerState:
     fetched: float = -MAX_AGE_SECONDS  # when keys were fetched
     attempted: float = -MAX_AGE_SECONDS  # when the last fetch began
     has_failed: bool = False  # whether the last fetch failed
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    fetch: asyncio.Future[None] | None = None  # the last one
 
     def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
         """Return the key. Without an id, the only one that fits."""
-        found = [key for key in self.keys if key.fits(key_id, algorithm)]
-        return found[0] if len(found) == 1 or (found and key_id is not None) else None
+        keys = [key for key in self.keys if key.fits(key_id, algorithm)]
+        return keys[0] if len(keys) == 1 or (keys and key_id is not None) else None
 
 
 class IssuerDirectory:
@@ -86,13 +86,13 @@ class IssuerDirectory:
     async def find_key(self, issuer: str, key_id: str | None, algorithm: str) -> Any:
         """Return a public key of the issuer, or None. Raise an ApiError if the issuer cannot be reached."""
         state = await self._get_state(issuer)
-        found = state.find(key_id, algorithm)
-        if found is None and self._clock() - state.attempted >= UNKNOWN_KEY_SECONDS:
-            await self._fetch(issuer, state)
-            found = state.find(key_id, algorithm)
-        if found is None and state.has_failed:
+        key = state.find(key_id, algorithm)
+        if key is None and self._clock() - state.attempted >= UNKNOWN_KEY_SECONDS:
+            await asyncio.shield(self._start_fetch(issuer, state))
+            key = state.find(key_id, algorithm)
+        if key is None and state.has_failed:
             raise _unavailable_error(issuer)
-        return None if found is None else found.key
+        return None if key is None else key.key
 
     async def get_metadata(self, issuer: str) -> ServerMetadata:
         state = await self._get_state(issuer)
@@ -113,34 +113,33 @@ class IssuerDirectory:
         state = self._states.setdefault(issuer, _IssuerState())
         now = self._clock()
         if now - state.fetched >= MAX_AGE_SECONDS:
-            await self._fetch(issuer, state)
+            if state.has_failed and now - state.attempted < RETRY_SECONDS:
+                raise _unavailable_error(issuer)
+            await asyncio.shield(self._start_fetch(issuer, state))
         elif now - state.fetched >= REFRESH_SECONDS and now - state.attempted >= UNKNOWN_KEY_SECONDS:
-            state.attempted = now
-            self._background.start(self._fetch(issuer, state, now))
+            self._start_fetch(issuer, state)
         return state
 
-    async def _fetch(self, issuer: str, state: _IssuerState, attempted: float | None = None) -> None:
-        """Fetch metadata and keys, once for all requests that wait. Raise an ApiError if that fails."""
-        begun = state.attempted if attempted is None else attempted
-        async with state.lock:
-            now = self._clock()
-            is_done = state.attempted > begun  # by another request, while this one waited
-            if is_done or (state.has_failed and now - state.attempted < RETRY_SECONDS):
-                if state.has_failed:
-                    raise _unavailable_error(issuer)
-                return
-            state.attempted = now
-            try:
-                async with self.connect(issuer) as http:
-                    state.metadata = await _fetch_metadata(http, issuer)
-                    response = await http.get(str(state.metadata.jwks_uri), "jwks_uri")
-                state.keys = await run_in_thread(_parse_keys, response)
-            except ToolError as error:
-                state.has_failed = True
-                self._log.event("auth.issuer", level="WARNING", issuer=issuer, text=error.message)
-                raise _unavailable_error(issuer) from None
-            state.fetched = now
+    def _start_fetch(self, issuer: str, state: _IssuerState) -> asyncio.Future[None]:
+        """Fetch metadata and keys, once for all requests that wait."""
+        if state.fetch is None or state.fetch.done():
+            state.attempted = self._clock()
             state.has_failed = False
+            state.fetch = self._background.start(self._fetch(issuer, state))
+        return state.fetch
+
+    async def _fetch(self, issuer: str, state: _IssuerState) -> None:
+        """Fetch metadata and keys. Raise an ApiError if that fails."""
+        try:
+            async with self.connect(issuer) as http:
+                state.metadata = await _fetch_metadata(http, issuer)
+                response = await http.get(str(state.metadata.jwks_uri), "jwks_uri")
+            state.keys = await run_in_thread(_parse_keys, response)
+        except ToolError as error:
+            state.has_failed = True
+            self._log.event("auth.issuer", level="WARNING", issuer=issuer, text=error.message)
+            raise _unavailable_error(issuer) from None
+        state.fetched = state.attempted
 
 
 async def _fetch_metadata(http: GuardedHttp, issuer: str) -> ServerMetadata:

@@ -8,6 +8,7 @@ anything of the JWT.
 import base64
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NoReturn
 
@@ -58,22 +59,22 @@ LIBRARY_REASONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class JwtVerifier:
     """The check of JWTs against the issuers in the settings."""
 
-    def __init__(self, issuers: Callable[[], Sequence[Issuer]], directory: IssuerDirectory, log: Log) -> None:
-        self._issuers = issuers
-        self._directory = directory
-        self._log = log
+    issuers: Callable[[], Sequence[Issuer]]
+    directory: IssuerDirectory
+    log: Log
 
     def is_candidate(self, text: str) -> bool:
         """Return whether the token is meant to be a JWT. Its header is a JSON object, so it begins with `ey`."""
-        return text.startswith("ey") and bool(self._issuers())
+        return text.startswith("ey") and bool(self.issuers())
 
     async def check(self, text: str) -> RequestCredential:
         """Return the credential of a JWT. Raise an ApiError: 401, or 403 if the subject has no agent."""
         header, unverified = parse_jwt(text)
-        entries = [entry for entry in self._issuers() if entry.issuer == unverified.get("iss")]
+        entries = [entry for entry in self.issuers() if entry.issuer == unverified.get("iss")]
         if not entries:
             reject("issuer")
         allowed = [entry for entry in entries if header["alg"] in entry.algorithms]
@@ -90,7 +91,7 @@ class JwtVerifier:
         algorithm = header["alg"]
         if algorithm not in algorithms:
             reject("algorithm")
-        key = await self._directory.find_key(issuer, header.get("kid"), algorithm)
+        key = await self.directory.find_key(issuer, header.get("kid"), algorithm)
         if key is None:
             reject("key")
         return _decode(text, key, algorithm, issuer, [*audiences])
@@ -107,12 +108,12 @@ class JwtVerifier:
                 is_live = self._is_configured(entry)
                 origin = identify_issuer(entry)
                 return RequestCredential(actor, agent, entry.scope, is_live, identifier, claims["exp"], origin)
-        self._log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
+        self.log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
         hint = "ask the administrator of this server to add it to auth.issuers in onetool.yaml"
         raise ApiError("forbidden", "this account has no agent on this server", {"reason": "no_agent"}, hint=hint)
 
     def _is_configured(self, entry: Issuer) -> Callable[[object], bool]:
-        return lambda _find: entry in self._issuers()
+        return lambda _find: entry in self.issuers()
 
 
 def _name_actor(issuer: str, subject: str, identifier: str) -> str:

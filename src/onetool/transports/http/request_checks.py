@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -12,6 +12,7 @@ from starlette.types import Scope
 from onetool.net.addresses import parse_address
 from onetool.net.messages import OUTGOING_HEADER
 from onetool.transports.http.errors import ApiError
+from onetool.util.loopback import is_loopback
 
 MAX_HEAD_BYTES = 16 << 10
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -51,21 +52,12 @@ class Bind:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host == "localhost" or is_loopback(self.host)
+        return is_loopback(self.host)
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
         return f"http://{host}:{self.port}"
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 def read_bind(scope: Scope) -> Bind:

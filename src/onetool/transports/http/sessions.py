@@ -135,7 +135,7 @@ class BrowserSessions:
         if found is None:
             return None
         vault, facts = found
-        vault.memory.check()
+        vault.check()
         credential = self._restore(facts)
         # It is accepted until the session ends, also in requests that are open then.
         credential = replace(credential, is_live=_until_ended(vault, facts["id"], credential.is_live))
@@ -147,7 +147,7 @@ class BrowserSessions:
         if found is None:
             return _make_cookie(self._local.cookie, "", 0.0, "Strict", is_secure=False)
         vault, facts = found
-        await run_in_thread(vault.memory.end, facts["id"], facts["end"])
+        await run_in_thread(vault.end, facts)
         return _make_cookie(vault.cookie, "", 0.0, "Strict", is_secure=False)
 
     async def _find_facts(self, headers: Headers) -> tuple[BrowserVault, JsonObject] | None:
@@ -171,7 +171,7 @@ class BrowserSessions:
 def _until_ended(
     vault: BrowserVault, identifier: str, is_live: Callable[[FindToken], bool]
 ) -> Callable[[FindToken], bool]:
-    return lambda find: not vault.memory.has_ended(identifier) and is_live(find)
+    return lambda find: not vault.has_ended(identifier) and is_live(find)
 
 
 def _list_facts(credential: RequestCredential) -> JsonObject:
