@@ -12,19 +12,20 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onetool.app import OneTool
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
-from onetool.cli.serve import add_arguments, relax_collector
+from onetool.cli.serve import HOST, PORT, add_arguments, relax_collector
 from onetool.config.model import Daemon
 from onetool.daemon.applications import Applications, ClientOptions
+from onetool.daemon.environment import ClientEnvironment
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
-from onetool.daemon.http import DaemonHttp
 from onetool.daemon_client import BACKLOG, CONFIRMATION, DISCONNECTED, LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError
 from onetool.logging import Log
@@ -36,6 +37,9 @@ from onetool.transports.mcp.mcp_server import forward_sdk_logging, serve_connect
 from onetool.transports.stdio import socket_streams
 from onetool.util.background_tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from onetool.transports.http.http_server import HttpServer
 
 CHECK_SECONDS = 1.0
 LOG_FILE = "daemon.log"
@@ -57,6 +61,62 @@ class ConnectedClient(LocalClient):
         fields = {"pid": request.pid, "name": name, "directory": str(request.directory), "kind": request.kind}
         times = {"since": round(self.since, 3), "last_call": round(self.last_call, 3) or None}
         return {"id": self.session, **fields, "agent": self.agent, **times}
+
+
+class DaemonHttp:
+    """An HTTP server with its own application, for the user's settings and home directory."""
+
+    def __init__(self, applications: Applications, shared: SharedProcesses, log: Log) -> None:
+        self._applications = applications
+        self._shared = shared
+        self._log = log
+        self._serving: asyncio.Task[None] | None = None
+        self._server: HttpServer | None = None
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Start with the environment of the first client. Further calls do nothing while it runs."""
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.ensure_future(self._serve(ClientEnvironment(environment)))
+
+    async def stop(self) -> None:
+        """Stop at once; requests that are being answered are cancelled."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
+
+    @property
+    def has_connections(self) -> bool:
+        return self._server is not None and self._server.has_connections
+
+    @property
+    def url(self) -> str:
+        return self._server.bind.url if self._server is not None else ""
+
+    async def _serve(self, environment: ClientEnvironment) -> None:
+        from onetool.transports.http.http_server import check_exposure
+
+        try:
+            app = OneTool.from_files(environment=environment, working_dir=Path.home(), shared=self._shared)
+            async with app:
+                environment.close(app.settings)
+                server = self._bind(app)
+                await check_exposure(app, server.bind)
+                self._server = server
+                self._log.event("daemon.http", text=f"listening on {self.url}")
+                await server.run(handle_signals=False)
+        except ToolError as error:
+            self._log.event("daemon.http", level="ERROR", text=str(error))
+        finally:
+            self._server = None
+
+    def _bind(self, app: OneTool) -> "HttpServer":
+        """Bind the usual port, or another one if it is in use."""
+        from onetool.transports.http.http_server import HttpServer
+
+        try:
+            return HttpServer(app, HOST, PORT, self._applications)
+        except ToolError:
+            return HttpServer(app, HOST, 0, self._applications)
 
 
 class DaemonServer:

@@ -70,8 +70,10 @@ class LoopbackCallback:
 
     async def _offer(self, url: str) -> str:
         """Try a callback URL. Return why it does not finish the sign-in; empty if it does, or if that is done."""
-        if self._finish is None or self._done.done():
-            return FOREIGN if not self._done.done() else ""
+        if self._done.done():
+            return ""
+        if self._finish is None:
+            return FOREIGN
         try:
             fields = parse_callback(url)
         except ToolError as error:

@@ -132,7 +132,7 @@ class TokenSource:
     async def update(self, change: Callable[[Credential], Credential | None]) -> None:
         """Change the stored credential, if there is one; None deletes it."""
         if await self.read() is not None:
-            await self._update(lambda current: None if current is None else change(current))
+            await self._update(lambda current: current and change(current))
 
     async def _update(self, change: Callable[[Credential | None], Credential | None]) -> Credential | None:
         def apply(text: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Which hosts are this machine, whoever resolves them."""
+"""The hosts that are always this machine."""
 
 from ipaddress import ip_address
 

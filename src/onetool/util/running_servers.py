@@ -38,7 +38,8 @@ class ServerEntry:
 
     @property
     def is_on_loopback(self) -> bool:
-        return is_loopback(urlsplit(self.url).hostname or "")
+        parts = urlsplit(self.url)
+        return is_loopback(parts.hostname or "")
 
 
 @dataclass(slots=True)

@@ -298,11 +298,14 @@ class _Call:
         else:
             body = await run_in_thread_if(reader.is_slow(response), partial(reader.read, response))
         full = options.full_argument
-        is_full = options.full is True if full is None else self.values.get(full) is True
+        is_full = options.full is True
+        if full is not None:
+            is_full = self.values.get(full) is True
         if not is_full:
             return body
         read = partial(reader.redactor.redact_data, read_headers(response))
-        return {**await run_in_thread_if(reader.is_slow(response), read), "body": body}
+        fields = await run_in_thread_if(reader.is_slow(response), read)
+        return {**fields, "body": body}
 
     def _save(self, path: str, redactor: ResponseRedactor, response: Response) -> JsonObject:
         """Write the response to a file. Blocks on disk access."""

@@ -39,9 +39,11 @@ class ResponseRedactor(Redactor):
 
     def __init__(self, secrets: Iterable[str]) -> None:
         super().__init__(secrets)
-        forms = set(self._encoded_forms)
+        forms = self._values | set(self._encoded_forms)
         for value in self._values:
-            forms |= {value, quote(value, safe=""), quote_plus(value), html.escape(value)}
+            forms.add(quote(value, safe=""))
+            forms.add(quote_plus(value))
+            forms.add(html.escape(value))
         self._binary_forms = sorted((form.encode() for form in forms), key=len, reverse=True)
 
     def redact_bytes(self, content: bytes) -> bytes:

@@ -172,9 +172,9 @@ def _parse_key(jwk: Any) -> IssuerKey | None:
             return None
         if key_id is not None and len(key_id) > MAX_KEY_ID_CHARS:
             return None
-        if jwk["kty"] == "RSA" and not (
-            MIN_RSA_CHARS <= len(jwk["n"]) <= MAX_RSA_CHARS and len(jwk["e"]) <= MAX_EXPONENT_CHARS
-        ):
+        if jwk["kty"] == "RSA" and not MIN_RSA_CHARS <= len(jwk["n"]) <= MAX_RSA_CHARS:
+            return None
+        if jwk["kty"] == "RSA" and len(jwk["e"]) > MAX_EXPONENT_CHARS:
             return None
         algorithms = ALGORITHMS[jwk["kty"], jwk.get("crv")]
         allowed = [algorithm for algorithm in algorithms if jwk.get("alg", algorithm) == algorithm]

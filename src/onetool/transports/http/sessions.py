@@ -8,25 +8,33 @@ The cookie has the session itself, sealed. Sessions after a sign-in are valid on
 which are only for requests of the local machine, are valid on the server that opened them.
 """
 
+import base64
 import hmac
+import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Self
 
 from anyio.to_thread import run_sync as run_in_thread
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
 from onetool.config.model import Issuer
-from onetool.errors import ToolError
+from onetool.errors import StorageError, ToolError
+from onetool.state.memory import Counters, EndedSessions
+from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.state.storage import State
-from onetool.transports.http.browser_vault import BrowserVault
 from onetool.transports.http.credential import FindToken, RequestCredential, identify_issuer
+from onetool.transports.http.errors import ApiError
+from onetool.transports.http.live_tokens import STORE_AWAY
 from onetool.util.clock_watch import Clock
 from onetool.util.one_time_codes import CODE_SECONDS, redeem_code
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 CSRF_HEADER = "x-onetool-csrf"
 SESSION_SECONDS = 12 * 3600.0
@@ -37,6 +45,82 @@ CODE = "code"
 SIGN_IN = "sign-in"
 CREDENTIAL_FACTS = ("actor", "agent", "scope", "token_id", "expires", "origin")
 NO_HEADERS = Headers({})
+KEY_NAME = "browser sessions"
+USED = "used sign-in "
+USED_SECONDS = 3600.0  # longer than codes are valid
+
+
+class BrowserVault:
+    """Seals facts for browsers, so that a server need not remember them, and other replicas can open them.
+
+    It remembers only what must not be used again: used codes, and ended sessions. Its key gives the cookie its name,
+    because servers on one machine share cookies.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        counters: Counters,
+        ended: EndedSessions,
+        *,
+        clock: Clock = time.time,
+        get_problem: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._counters = counters
+        self._ended = ended
+        self._clock = clock
+        self._get_problem = get_problem
+        self.cookie = f"onetool_{sha256(b'cookie' + key).hexdigest()[:16]}"
+        self._sealer = Sealer(key, "the key of browser sessions", StorageError)
+
+    @classmethod
+    def create_local(cls, clock: Clock = time.time) -> Self:
+        """Return a vault of one server: a restart ends its sessions."""
+        return cls(os.urandom(KEY_BYTES), Counters(), EndedSessions(clock), clock=clock)
+
+    @classmethod
+    def open_for(cls, state: State, clock: Clock = time.time) -> Self:
+        """Return the vault of all servers with this state. Blocks when it is opened for the first time."""
+        key = state.load_key(KEY_NAME)
+        return cls(key, state.counters, state.ended_sessions, clock=clock, get_problem=lambda: state.problem)
+
+    def seal(self, kind: str, seconds: float, facts: JsonMapping) -> str:
+        """Return the facts as text that only a server can read, and that is valid for this time."""
+        known = {"id": os.urandom(16).hex(), "end": self._clock() + seconds, **facts}
+        sealed = self._sealer.seal(json.dumps(known).encode(), kind.encode())
+        return base64.urlsafe_b64encode(sealed).decode().rstrip("=")  # for URLs and cookies
+
+    def open(self, kind: str, text: str) -> JsonObject | None:
+        """Return the facts; None if they were changed, are of another kind, or have expired."""
+        try:
+            sealed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
+            facts: JsonObject = json.loads(self._sealer.open(sealed, kind.encode()))
+        except (StorageError, ValueError):
+            return None
+        return facts if self._clock() < facts["end"] else None
+
+    def use(self, kind: str, text: str) -> JsonObject | None:
+        """Return the facts, once. Blocks."""
+        facts = self.open(kind, text)
+        is_new = facts is not None and self._counters.take(USED + facts["id"], 1, USED_SECONDS) == 0
+        return facts if is_new else None
+
+    # --- sessions that have ended -------------------------------------------------------------------------------------
+
+    def end(self, facts: JsonMapping) -> None:
+        """End the session with these facts. Blocks."""
+        self._ended.end(facts["id"], facts["end"])
+
+    def has_ended(self, identifier: str) -> bool:
+        try:
+            return identifier in self._ended.list_all()
+        except StorageError:  # nobody knows which sessions have ended
+            return True
+
+    def check(self) -> None:
+        """Raise an ApiError if it is not known which sessions have ended."""
+        if (problem := self._get_problem()) is not None:
+            raise ApiError("busy", f"cannot check sessions: {problem}", {"reason": STORE_AWAY})
 
 
 @dataclass(frozen=True, slots=True)
