@@ -23,8 +23,7 @@ from onetool.app import OneTool
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
 from onetool.cli.serve import HOST, PORT, add_arguments, relax_collector
 from onetool.config.model import Daemon
-from onetool.daemon.applications import Applications, ClientOptions
-from onetool.daemon.environment import ClientEnvironment
+from onetool.daemon.applications import Applications, ClientEnvironment, ClientOptions
 from onetool.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
 from onetool.daemon_client import BACKLOG, CONFIRMATION, DISCONNECTED, LISTENER, STOPPED, describe_installation
 from onetool.errors import ToolError

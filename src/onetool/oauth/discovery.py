@@ -118,7 +118,8 @@ class ServerMetadata(OAuthMetadata):
         }
         query = urlencode({name: value for name, value in fields.items() if value})
         url = str(self.authorization_endpoint)
-        return f"{url}{'&' if urlsplit(url).query else '?'}{query}"
+        separator = "&" if urlsplit(url).query else "?"
+        return f"{url}{separator}{query}"
 
     def read_code(self, fields: Mapping[str, str]) -> str:
         """Return the code of the answer to a sign-in. Raise if it is an error, or of another server (RFC 9207)."""

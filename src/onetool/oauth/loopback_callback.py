@@ -94,7 +94,8 @@ class LoopbackCallback:
         with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
             method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ", 2)
-            is_done = method == "GET" and target.startswith(f"{PATH}?") and not await self._offer(target)
+            is_callback = method == "GET" and target.startswith(f"{PATH}?")
+            is_done = is_callback and not await self._offer(target)
             title = "Signed in" if is_done else "The sign-in failed"
             text = "You can close this window." if is_done else "See the terminal in which you started it."
             body = PAGE.format(title=title, text=text).encode()

@@ -191,7 +191,8 @@ class TokenRequests:
     async def _post(self, credential: Credential, url: str, source: str, **form: str) -> Response:
         """Send a form without its empty fields, and with the proof of the client."""
         proof, headers = self._authenticate(credential)
-        content = urlencode({**{name: value for name, value in form.items() if value}, **proof}).encode()
+        fields = {name: value for name, value in form.items() if value}
+        content = urlencode(fields | proof).encode()
         return await self.http.send(Request("POST", url, (FORM, ACCEPT, *headers.items()), content), source)
 
     def _authenticate(self, credential: Credential) -> tuple[dict[str, str], dict[str, str]]:

@@ -41,6 +41,7 @@ from onetool.state.memory import RateLimiter
 from onetool.util.clock_watch import Clock
 from onetool.util.large_data import is_large, run_in_thread_if
 from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.media import describe_media
 
 if TYPE_CHECKING:
     from onetool.backends.http.definition import HttpImpl, HttpRequest, HttpStep, OAuthFlow, StepResponseOptions
@@ -327,17 +328,11 @@ class _Call:
         return value
 
     def _store_binary(self, content: bytes, media_type: str) -> JsonObject:
-        """Store a binary response and return its handle, in the form of the results of upstream servers."""
+        """Store a binary response and return its description with the handle."""
         assert self.media is not None
         media_type = media_type or OTHER_TYPE
-        kind = media_type.partition("/")[0]
         handle = self.media.put(content, media_type, self.context.agent_id, self.context.token_id)
-        return {
-            "type": kind if kind in {"image", "audio"} else "blob",
-            "mimeType": media_type,
-            "size": len(content),
-            "media": handle,
-        }
+        return describe_media(content, media_type, "", handle)
 
     async def _make_status_error(self, response: Response) -> HttpStatusError:
         text = replace(response, body=response.body[:MAX_SCANNED_BYTES]).text() if not response.compression else ""

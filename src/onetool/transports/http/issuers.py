@@ -71,7 +71,9 @@ class _IssuerState:
     def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
         """Return the key. Without an id, the only one that fits."""
         keys = [key for key in self.keys if key.fits(key_id, algorithm)]
-        return keys[0] if len(keys) == 1 or (keys and key_id is not None) else None
+        if key_id is None and len(keys) > 1:
+            return None
+        return keys[0] if keys else None
 
 
 class IssuerDirectory:
