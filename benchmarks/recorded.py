@@ -18,13 +18,15 @@ from benchmarks.lib import Row, WrongAnswer
 from onetool.state.sqlite_database import Transaction
 from onetool.stats import rollup
 from onetool.stats.database import StatisticsFile
-from onetool.stats.record import CallRecord, Recorder, RunRecord
+from onetool.stats.record import CALL_COLUMNS, CallRecord, Recorder
 from onetool.stats.report import render_html
 from onetool.stats.summary import PERIODS, get_usage, summarize
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0
-CALL_COLUMNS = ("name", *CallRecord._fields[1:8])
+RUN_COLUMNS = (
+    "id", "agent", "session", "seconds", "error_type", "round_trips", "answer_tokens", "result_tokens", "at",
+)  # fmt: skip
 
 
 def measure(rounds: int, calls: int = CALLS, days: float = DAYS) -> list[Row]:
@@ -74,9 +76,9 @@ def fill(file: Path, calls: int, days: float = DAYS) -> None:
         failed = "CASE WHEN i % 10 = 0 THEN 'timeout' END"
         tool = "'pack.tool' || ((i * 7919) % 300)"
         call = f"{tool}, 'default', 's', 'r' || i, (i % 997) / 1000.0, {failed}, 10, {at}"
-        database.execute(f"INSERT INTO calls ({', '.join(CALL_COLUMNS)}) {numbers} SELECT {call} FROM n")
+        database.execute(f"INSERT INTO calls ({', '.join(CALL_COLUMNS[:8])}) {numbers} SELECT {call} FROM n")
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {at}"
-        database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
+        database.execute(f"INSERT INTO runs ({', '.join(RUN_COLUMNS)}) {numbers} SELECT {run} FROM n")
         rollup.add(database, 0, 0, time.time())
 
     StatisticsFile(file).write(insert)

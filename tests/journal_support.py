@@ -192,8 +192,7 @@ class Process:
 
     async def _start(self, run_id: str, program: Program) -> None:
         code = json.dumps([[[call.tool, call.value] for call in group] for group in program])
-        correlation_id = run_id.removeprefix("r_")
-        gate = self._runs.open_gate(Caller(), "run", correlation_id=correlation_id, code=code, hold=SECONDS)
+        gate = self._runs.open_gate(Caller(), "run", run_id=run_id, code=code, hold=SECONDS)
         await self._runs.run_in_task(gate, self._runs.execute(gate))
 
     async def _resume(self, run_id: str) -> None:

@@ -25,7 +25,7 @@ from onetool.runner.runner import Runner
 from onetool.runs.runs import Runs
 from onetool.state.changes import Changes
 from onetool.state.opening import open_files
-from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.state.run_records import CallState, DurableCall, RunRecord, RunState
 from onetool.state.run_store import RunStore
 from onetool.util.redact import Redactor
 
@@ -56,7 +56,7 @@ def store_run(folder: Path, *calls: DurableCall, run_id: str = "", **fields: Any
     now = time.time()
     given = {"agent": "default", "state": RunState.WAITING, "client": "test", "directory": str(folder), **fields}
     code = "for n in range(3):\n    gh.create_issue(n=n)"
-    store.put_run(DurableRunRecord(run_id, code=code, started=now, expires=now + 3600, **given), calls)
+    store.put_run(RunRecord(run_id, code=code, at=now, expires=now + 3600, **given), calls)
     store.close()
     return run_id
 

@@ -32,7 +32,7 @@ from onetool.runs.decisions import is_revoked
 from onetool.state.audit import AuditLog, open_audit_log
 from onetool.state.changes import Changes
 from onetool.state.opening import open_state
-from onetool.state.run_records import DurableRunRecord
+from onetool.state.run_records import RunRecord
 from onetool.state.storage import State
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.redact import Redactor
@@ -127,7 +127,7 @@ class Parts:
     net: Net
     projects: dict[str, str]
 
-    def is_revoked(self, run: DurableRunRecord) -> bool:
+    def is_revoked(self, run: RunRecord) -> bool:
         """Return whether the token or sign-in that started a run is no longer accepted."""
         auth = self.loaded.settings.auth
         return is_revoked(run, self.state.tokens.apply(auth.tokens), auth.issuers)
@@ -175,7 +175,7 @@ class PartsFactory:
         settings = loaded.settings
         keys = (settings.llm.api_key, *(issuer.client_secret for issuer in settings.auth.issuers))
         redact = Redactor({*loaded.secret_values, *filter(None, keys)})
-        state = _open_state(loaded, old, self._changes)
+        state = _open_state(loaded, old, self._changes, redact)
         results = state.results(settings.output)
         directories = loaded.directories
         paths = settings.projects.items()
@@ -227,7 +227,7 @@ class PartsFactory:
         await run_in_thread(parts.state.close)
 
 
-def _open_state(loaded: Loaded, old: Parts | None, changes: Changes) -> State:
+def _open_state(loaded: Loaded, old: Parts | None, changes: Changes, redact: Redactor) -> State:
     is_same = (
         old is not None
         and old.loaded.settings.store == loaded.settings.store
@@ -238,7 +238,7 @@ def _open_state(loaded: Loaded, old: Parts | None, changes: Changes) -> State:
     else:
         state = open_state(loaded, changes)
         state.start()
-    state.recorder.configure(loaded.settings.stats, loaded.settings.runs)
+    state.recorder.configure(loaded.settings.stats, loaded.settings.runs, redact.redact_prefix)
     return state
 
 

@@ -4,24 +4,23 @@ Each listener subscribes separately, so that an error in one does not affect the
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from onetool.core.bus.events import RUN, CallFinished, Events, RunFinished, RunStarted
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
 from onetool.logging import Log
 from onetool.state.audit import AuditLog
+from onetool.state.run_records import RunRecord, StoredValues, get_end_state
 from onetool.state.storage import State
 from onetool.stats.details import (
     BYTES_PER_TOKEN,
     MAX_CALLS,
-    DetailRecord,
     FailureRecord,
     count_tokens,
     describe,
     encode_value,
 )
-from onetool.stats.record import CallRecord, RunRecord, SessionRecord, UseRecord
+from onetool.stats.record import CallRecord, SessionRecord, UseRecord
 from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.raw_json import RawJson
 
@@ -29,23 +28,12 @@ ALREADY_COUNTED = {"ot.load", "ot.result"}  # their results were counted when th
 MAX_ERROR_CHARS = 20_000  # of an error message, before it is redacted
 
 
-@dataclass(slots=True)
-class _RunCounts:
-    """Counts of a run in progress."""
-
-    command: str
-    result_tokens: int = 0
-    calls: int = 0
-    failed: int = 0
-    cost: float = 0.0
-    error_types: set[str] = field(default_factory=set)  # of failed calls
-
-
 class Telemetry:
     def __init__(self, events: Events, get_cost: Callable[[Tool], float] = lambda _tool: 0.0) -> None:
         self._events = events
         self._get_cost = get_cost
-        self._counts: dict[str, _RunCounts] = {}  # by run ID
+        self._active: dict[str, RunRecord] = {}  # by run ID
+        self._error_types: dict[str, set[str]] = {}  # of failed calls, by run ID
         for listener in (self._log_call, self._audit_call, self._count_call, self._learn_shape):
             events.subscribe(listener, CallFinished)
         events.subscribe(self._start_run, RunStarted)
@@ -103,38 +91,52 @@ class Telemetry:
         text, size = encode_value(event.value) if event.error is None else (None, 0)
         tokens = -(-size // BYTES_PER_TOKEN) if is_counted else 0
         name = event.name if tool is None else tool.name
-        failed = event.error is not None
         add = self._state.recorder.add
-        counts = self._counts.get(run_id)
+        active = self._active.get(run_id)
         if tool is not None and tool.identity and event.is_allowed:
             add(UseRecord(tool.identity))
-        fields = context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at, event.call_id
-        add(CallRecord(name, *fields))
-        cost = self._get_cost(tool) if tool is not None and event.is_allowed else 0.0
-        self._record_values(event, run_id, name, text, 0 if counts is None else counts.calls)
-        if counts is not None:
-            counts.result_tokens += tokens
-            counts.calls += 1
-            counts.failed += failed
-            counts.cost += cost
-            counts.error_types.update([event.error] if event.error is not None else ())
-            return
-        run = RunRecord(run_id, context.agent_id, session, event.seconds, event.error, 1, tokens, tokens, event.at)
-        add(_add_origin(run, context)._replace(kind="call", name=name, calls=1, failed=int(failed), cost=cost))
+        call = CallRecord(
+            name, context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at, event.call_id
+        )
+        call.values = self._build_values(event, call, text, 0 if active is None else active.calls)
+        add(call)
+        run = active or self._events.build_run(event, event.at)
+        run.result_tokens += tokens
+        run.calls += 1
+        run.failed += event.error is not None
+        run.cost += self._get_cost(tool) if tool is not None and event.is_allowed else 0.0
+        if active is None:
+            run.name = name
+            run.round_trips = 1
+            run.answer_tokens = tokens
+            self._end_run(run, event.seconds, event.error)
+        elif event.error is not None:
+            self._error_types[run_id].add(event.error)
 
-    def _record_values(self, event: CallFinished, run_id: str, name: str, result: str | None, number: int) -> None:
-        """Record the arguments and the result or error of a call, for people who look at its run."""
+    def _end_run(self, run: RunRecord, seconds: float, error: str | None) -> None:
+        run.seconds = seconds
+        run.error_type = error
+        run.state = get_end_state(error)
+        self._state.recorder.add(run)
+
+    def _build_values(
+        self, event: CallFinished, call: CallRecord, result: str | None, number: int
+    ) -> StoredValues | None:
+        """Return what people who look at the run see of a call. A failure is also counted."""
         recorder = self._state.recorder
+        message = None
+        if event.error is not None:
+            message = describe(event.failure or event.error)[:MAX_ERROR_CHARS]
+            self._add_failure(event, call.name, message, call.run_id)
+        if not (recorder.enabled and recorder.keeps_values) or number >= MAX_CALLS:
+            return None
+        arguments = None if event.args is None else encode_value(dict(event.args))[0]
+        return StoredValues(arguments=arguments, result=result, error=message)
+
+    def _add_failure(self, event: CallFinished | RunFinished, name: str, message: str, run_id: str) -> None:
         context = event.context
-        redact = self._events.redact.redact_prefix
-        message = None if event.error is None else describe(event.failure or event.error)[:MAX_ERROR_CHARS]
-        if message is not None:
-            names = context.agent_id, context.actor, context.token_id, name
-            recorder.add(FailureRecord(*names, str(event.error), message, run_id, redact, event.at))
-        if recorder.enabled and recorder.keeps_values and number < MAX_CALLS:
-            arguments = None if event.args is None else encode_value(dict(event.args))[0]
-            values = {"arguments": arguments, "result": result, "error": message}
-            recorder.add(DetailRecord(run_id, event.call_id, redact, **values, at=event.at))
+        names = context.agent_id, context.actor, context.token_id, name
+        self._state.recorder.add(FailureRecord(*names, str(event.error), message, run_id, event.at))
 
     def _learn_shape(self, event: CallFinished) -> None:
         """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
@@ -148,7 +150,10 @@ class Telemetry:
     # --- runs -----------------------------------------------------------------------------------------------------
 
     def _start_run(self, event: RunStarted) -> None:
-        self._counts[event.context.correlation_id] = _RunCounts(event.command)
+        run = self._events.build_run(event, 0.0)
+        run.code = event.command
+        self._active[run.id] = run
+        self._error_types[run.id] = set()
 
     def _log_run(self, event: RunFinished) -> None:
         request = {"request_id": event.request_id} if event.request_id else {}
@@ -157,32 +162,20 @@ class Telemetry:
         self._log.log_end("run", event.seconds, event.error, fields)
 
     def _count_run(self, event: RunFinished) -> None:
-        context = event.context
-        counts = self._counts.pop(context.correlation_id, _RunCounts(""))
-        run_id = context.correlation_id
-        add = self._state.recorder.add
+        run = self._active.pop(self._events.run_id(event), None) or self._events.build_run(event, event.at)
+        error_types = self._error_types.pop(run.id, set())
         error = event.error
-        tokens = (event.answer_tokens, counts.result_tokens)
-        session = self._events.session
-        run = RunRecord(run_id, context.agent_id, session, event.seconds, error, event.calls, *tokens, event.at)
-        run = run._replace(command=counts.command, calls=counts.calls, failed=counts.failed, cost=counts.cost)
-        add(_add_origin(run, context))
-        redact = self._events.redact.redact_prefix
-        result, message = (event.answer, None) if error is None else (None, event.answer or error)
-        if message is not None and error is not None and error not in counts.error_types:
-            first = message.partition("\n")[0]
-            names = context.agent_id, context.actor, context.token_id, RUN
-            add(FailureRecord(*names, error, first, run_id, redact, event.at))
-        add(DetailRecord(run_id, 0, redact, event.printed, None, result, message, event.at))
-
-
-def _add_origin(run: RunRecord, context: ToolContext) -> RunRecord:
-    return run._replace(
-        client=context.caller.client,
-        actor=context.actor,
-        token_id=context.token_id,
-        directory=str(context.working_dir),
-    )
+        run.at = event.at
+        run.round_trips = event.calls
+        run.answer_tokens = event.answer_tokens
+        if error is None:
+            run.values = StoredValues(printed=event.printed, result=event.answer)
+        else:
+            message = event.answer or error
+            run.values = StoredValues(printed=event.printed, error=message)
+            if error not in error_types:
+                self._add_failure(event, RUN, message.partition("\n")[0], run.id)
+        self._end_run(run, event.seconds, error)
 
 
 def _describe_actor(context: ToolContext) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from onetool.app import OneTool
 from onetool.core.names import python_name
 from onetool.logging import Log
-from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.state.run_records import CallState, DurableCall, RunRecord, RunState
 
 __all__ = ["replay"]
 
@@ -38,7 +38,7 @@ async def _replay(code: str, calls: Sequence[Mapping[str, Any]], seed: str, star
         )
         for number, call in enumerate(calls, 1)
     ]
-    run = DurableRunRecord("r_test", "default", code, seed=seed, started=started, state=RunState.DONE)
+    run = RunRecord(seed, "default", code, at=started, state=RunState.DONE)
     with TemporaryDirectory(prefix="onetool-replay-") as folder:
         async with OneTool({"stats": {"enabled": False}}, folder=Path(folder), log=Log()) as app:
             for name in {python_name(call.tool) for call in recorded}:

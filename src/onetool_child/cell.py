@@ -118,7 +118,7 @@ class Cell:
         if replay:
             from onetool_child import deterministic
 
-            self._on_clock = deterministic.start(bytes.fromhex(replay["seed"]), replay["clock"], replay["until"])
+            self._on_clock = deterministic.start(replay["seed"].encode(), replay["clock"], replay["until"])
         elif "random" in sys.modules:  # every cell is a copy of the zygote, including its random state
             sys.modules["random"].seed()
         is_executed = False

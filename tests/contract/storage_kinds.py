@@ -42,7 +42,7 @@ from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
 from onetool.state.notices import NoticeFiles
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
-from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
+from onetool.state.run_records import CallState, DurableCall, RunRecord
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
@@ -317,7 +317,7 @@ class RunKind(BaseKind):
     call: ClassVar = DurableCall(1, "t", CONTENT, "key", 0, CallState.DONE, result=CONTENT)
 
     def write(self, key: str) -> str:
-        self.store.put_run(DurableRunRecord(key, "default", CONTENT, owner=self.store.owner), [self.call])
+        self.store.put_run(RunRecord(key, "default", CONTENT, owner=self.store.owner), [self.call])
         return key
 
     def read(self, name: str) -> bool:

@@ -12,8 +12,9 @@ from onetool.paths import Directories
 from onetool.state.audit import AuditLog
 from onetool.state.audit_records import AuditFilter
 from onetool.state.opening import open_files
+from onetool.state.run_records import RunRecord, StoredValues
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
-from onetool.stats.details import DetailRecord, FailureRecord
+from onetool.stats.details import FailureRecord
 from onetool.stats.history import (
     Position,
     RunFilter,
@@ -23,7 +24,7 @@ from onetool.stats.history import (
     list_page,
     list_spending,
 )
-from onetool.stats.record import CallRecord, Recorder, RunRecord
+from onetool.stats.record import CallRecord, Recorder
 from onetool.util.redact import Redactor
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 NOW = 1_800_000_000.0  # January 2027
 SECRET = "s3cr3t-value-of-a-key"
-REDACT = Redactor([SECRET]).redact_prefix
 
 
 class History:
@@ -40,9 +40,10 @@ class History:
     def __init__(self, database: StatisticsDatabase) -> None:
         self.database = database
         self.recorder = Recorder(database, clock=lambda: NOW)
+        self.recorder.redact = Redactor([SECRET]).redact_prefix
 
     def add_run(self, name: str, number: int, **fields: object) -> None:
-        known = {"agent": "default", "seconds": 0.5, "error_type": None, "command": f"code of {name}", "actor": ""}
+        known = {"agent": "default", "seconds": 0.5, "error_type": None, "code": f"code of {name}", "actor": ""}
         values = {**known, "calls": 1, "answer_tokens": 10, "result_tokens": 30, **fields}
         self.recorder.add(RunRecord(name, session="s", round_trips=1, at=NOW - number, **values))  # type: ignore[arg-type]
 
@@ -51,7 +52,7 @@ class History:
         found, position = list[str](), None
         while True:
             page = list_page(self.database, RunFilter(**filters), position, size)  # type: ignore[arg-type]
-            found += [run.run_id for run in page.runs]
+            found += [run.id for run in page.runs]
             if (position := page.next) is None:
                 return found
 
@@ -100,42 +101,46 @@ def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
     assert history.names(text="CODE of run1") == everything[10:20]
     assert history.names(text="100%_!") == []
     assert history.names(since=NOW - 4, until=NOW - 1) == everything[2:5]
-    assert list_page(history.database, RunFilter(), Position(NOW - 23, "run23")).runs[0].run_id == "run24"
-    exported = [found.run.run_id for batch in iter_runs(history.database, RunFilter(agent="bob")) for found in batch]
+    assert list_page(history.database, RunFilter(), Position(NOW - 23, "run23")).runs[0].id == "run24"
+    exported = [run.id for batch in iter_runs(history.database, RunFilter(agent="bob")) for run, _ in batch]
     assert exported == everything[::2]
 
 
 def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
     recorder = history.recorder
     for name, age in (("new", 1), ("old", 8 * 86_400)):
-        history.add_run(name, age, directory="/work", cost=0.5)
-        at = NOW - age
-        recorder.add(CallRecord("p.tool", "default", "s", name, 0.1, "timeout", 1, at, 7))
-        texts = {"arguments": json.dumps({"key": SECRET}), "error": "x" * 100_000}
-        recorder.add(DetailRecord(name, 7, REDACT, **texts, at=at))
-        recorder.add(DetailRecord(name, 0, REDACT, printed=f"a\0b {SECRET}", result="\ud800", at=at))
+        values = StoredValues(printed=f"a\0b {SECRET}", result="\ud800")
+        history.add_run(name, age, directory="/work", cost=0.5, values=values)
+        values = StoredValues(arguments=json.dumps({"key": SECRET}), error="x" * 100_000)
+        recorder.add(CallRecord("p.tool", "default", "s", name, 0.1, "timeout", 1, NOW - age, 7, values))
     recorder.flush()
     found = find_run(history.database, "new", "default", "")
     assert found is not None
-    assert (found.run.directory, found.run.cost, found.calls[0].call_id) == ("/work", 0.5, 7)
-    assert json.loads(found.values[7].arguments or "") == {"key": "[REDACTED]"}
-    assert len(found.values[7].error or "") < 66_000
-    assert found.values[0].printed == "ab [REDACTED]"
-    assert found.values[0].result == "\\ud800"
+    run, (call,) = found
+    assert (run.directory, run.cost, call.call_id) == ("/work", 0.5, 7)
+    assert call.values is not None
+    assert json.loads(call.values.arguments or "") == {"key": "[REDACTED]"}
+    assert len(call.values.error or "") < 66_000
+    assert run.values == StoredValues(printed="ab [REDACTED]", result="\\ud800")
     assert find_run(history.database, "new", "default", "other") is None
     old = find_run(history.database, "old")
     assert old is not None
-    assert (old.run.command, dict(old.values)) == ("code of old", {})  # the run itself is kept longer
+    run, (call,) = old
+    assert (run.code, run.values, call.values) == ("code of old", None, None)  # the run itself is kept longer
     recorder.max_value_bytes = 60_000
     recorder._sweep.repeat()
-    history.add_run("next", 0)
-    recorder.add(DetailRecord("next", 0, REDACT, printed="small", at=NOW))
+    history.add_run("next", 0, values=StoredValues(printed="small"))
     recorder.flush()
-    assert [len(found.values) for batch in iter_runs(history.database, RunFilter()) for found in batch] == [1, 0, 0]
+    runs = [run for batch in iter_runs(history.database, RunFilter()) for run, _ in batch]
+    assert [(run.id, run.values) for run in runs] == [
+        ("next", StoredValues(printed="small")),
+        ("new", None),
+        ("old", None),
+    ]
     recorder.keeps_values = False
-    recorder.add(DetailRecord("next", 1, REDACT, printed="not kept", at=NOW))
+    history.add_run("last", 0, values=StoredValues(printed="not kept"))
     recorder.flush()
-    assert len(find_run(history.database, "next").values) == 1  # type: ignore[union-attr]
+    assert find_run(history.database, "last")[0].values is None  # type: ignore[index]
 
 
 def test_spending_and_failures_are_summed(history: History) -> None:
@@ -146,7 +151,7 @@ def test_spending_and_failures_are_summed(history: History) -> None:
         )
         message = f"no answer of {SECRET} in {number} ms"
         fields = "default", "token laptop", "id1", "p.tool", "timeout", message, f"run{number}"
-        history.recorder.add(FailureRecord(*fields, REDACT, NOW - at))
+        history.recorder.add(FailureRecord(*fields, NOW - at))
     history.add_run("local", 5)
     history.recorder.flush()
     first, second, third = list_spending(history.database)

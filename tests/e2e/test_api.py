@@ -487,7 +487,7 @@ def test_a_timeline_shows_concurrent_calls(rest: Rest) -> None:
     run_id = run(rest, code)["runID"]
     timeline = rest.get(f"/api/runs/{run_id}")
     assert [entry["name"] for entry in timeline["calls"]] == ["sample.give", "sample.search", "sample.search"]
-    assert timeline["state"] == "completed"
+    assert timeline["state"] == "done"
     assert timeline["command"] == code
     assert all(entry["durationMs"] is not None for entry in timeline["calls"])
     assert run_id in {entry["id"] for entry in rest.get("/api/runs")["runs"]}

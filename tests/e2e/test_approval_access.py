@@ -94,7 +94,7 @@ def test_without_a_terminal_a_token_of_scope_approve_is_required(home: Path) -> 
     assert done.returncode == 0, done.stderr
     assert read_states(data(home), run) == ["rejected"]
     shown_run = json.loads(run_cli(home, "runs", "show", run, "--json").stdout)
-    assert [(call["by"], call["reason"]) for call in shown_run["calls"]] == [("token approve", "too many")]
+    assert [(call["by"], call["reason"]) for call in shown_run["recorded"]] == [("token approve", "too many")]
     again = in_background(home, "reject", run, "--token", TOKENS["approve"])
     assert again.returncode == 1
     assert "were answered" in again.stderr
@@ -311,9 +311,9 @@ def test_calls_are_approved_over_rest_by_people_only(served: ServedApp) -> None:
     decided = rest.send("POST", path, {"decision": "approve", "grants": grants}, headers=person)
     assert decided.status_code == 200, decided.text
     assert eventually(lambda: rest.get(f"/api/runs/{run}")["state"] == "done"), rest.get(f"/api/runs/{run}")
-    calls = rest.get(f"/api/runs/{run}")["calls"]
+    calls = rest.get(f"/api/runs/{run}")["recorded"]
     assert [call["by"].split()[0] for call in calls] == ["token", "grant", "grant"]
-    assert run in [each["run"] for each in rest.get("/api/runs")["durable"]]
+    assert run in [each["id"] for each in rest.get("/api/runs")["runs"]]
     assert rest.send("POST", path, {"decision": "approve"}, headers=person).status_code == 409
 
 
@@ -323,7 +323,7 @@ def test_a_rejection_reaches_the_code_and_a_call_waits_too(served: ServedApp) ->
     body = {"decision": "reject", "reason": "not today"}
     assert rest.send("POST", f"/api/approvals/{run}", body, headers=person).status_code == 200
     assert eventually(lambda: rest.get(f"/api/runs/{run}")["state"] == "done")
-    (call,) = rest.get(f"/api/runs/{run}")["calls"]
+    (call,) = rest.get(f"/api/runs/{run}")["recorded"]
     assert (call["state"], call["reason"]) == ("rejected", "not today")
     answer = rest.send("POST", "/api/tools/gh.create_issue/call", {"args": {"repo": "a", "title": "b"}})
     assert answer.status_code == 200

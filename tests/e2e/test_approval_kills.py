@@ -15,7 +15,7 @@ from tests.cells_support import NIGHTLY
 from tests.daemon_support import open_daemon_home
 from tests.support import ISOLATION, TIMEOUT_SECONDS, Connection, ProcessWatch, connect, eventually, list_descendants
 
-from onetool.state.run_records import ENDED, DurableRunRecord, RunState
+from onetool.state.run_records import ENDED, RunRecord, RunState
 from onetool.state.run_store import RunStore
 
 PROGRAMS = 100 if NIGHTLY else 8 if ISOLATION == "auto" else 5  # a server with WebAssembly sandboxes takes longer
@@ -60,7 +60,7 @@ def check_killed_servers(
     """Each server continues the run of the one before it, then starts its own and is killed."""
     seed = random.randrange(10**9)
     chance = random.Random(seed)
-    owner, expected, runs = Owner(notes), list[str](), list[DurableRunRecord]()
+    owner, expected, runs = Owner(notes), list[str](), list[RunRecord]()
     with closing(notes.store) as store:
         for number in range(programs + 1):
             with connect(notes.home) as client:
@@ -91,7 +91,7 @@ def start_and_kill(
     chance: random.Random,
     *,
     find_server: Callable[[Connection], int],
-) -> DurableRunRecord:
+) -> RunRecord:
     """Start a run, answer some of its questions, and kill its server. Return the run as it was then."""
     known = {run.id for run in store.list_runs(limit=1000)}
     client.start(code)

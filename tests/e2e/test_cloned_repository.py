@@ -27,7 +27,7 @@ from onetool.proxy.definitions import Definition, identify_origin
 from onetool.proxy.pins import accept, list_claims
 from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state.documents import DocumentFile, Documents
-from onetool.state.run_records import Decision, DurableRunRecord, Grant, RunState
+from onetool.state.run_records import Decision, Grant, RunRecord, RunState
 from onetool.state.run_store import RunStore
 
 SECRET = "canary-of-the-project"
@@ -545,7 +545,7 @@ def test_what_a_clone_contains_approves_nothing(home: Path, clone: Path) -> None
     accept(Documents(DocumentFile(place), "pins"), "s", listed, origin, list_claims({}, listed, origin))
     with closing(RunStore(place)) as runs:
         grant = Grant("g_1", "*", varying=("*",), left=1000, expires=time.time() + 86_400, by="you")
-        runs.put_run(DurableRunRecord("r_1", "default", ""), [make_call(1, "s.plan")])
+        runs.put_run(RunRecord("r_1", "default", ""), [make_call(1, "s.plan")])
         assert runs.decide("r_1", Decision(is_approved=True, by="you", grants=(grant,))) == [1]
         runs.set_state("r_1", RunState.DONE)
     SavedSnippets(DocumentFile(place)).put(SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you"))

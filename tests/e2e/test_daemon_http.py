@@ -41,6 +41,6 @@ def test_the_owner_sees_the_runs_of_all_clients() -> None:
             assert eventually(lambda: list_runs(home).get(SLOW_CODE) == ("two", "running", str(directories[1])))
             assert text_of(two.receive()) == "from two"
             completed = {code: run[:2] for code, run in list_runs(home).items()}
-            assert completed == {"'from one'": ("one", "completed"), SLOW_CODE: ("two", "completed")}
+            assert completed == {"'from one'": ("one", "done"), SLOW_CODE: ("two", "done")}
             assert show_ui(home).startswith(f"{home.status()['http']}/#/code/")
         assert eventually(lambda: not home.daemons)  # no client is left, and the listener does not keep it alive

@@ -31,7 +31,7 @@ from onetool.app import OneTool
 from onetool.bundles.bundle_store import BundleStore
 from onetool.config.settings_reader import examine_settings, read_settings
 from onetool.errors import ToolError
-from onetool.state.run_records import DurableRunRecord
+from onetool.state.run_records import RunRecord
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
 from onetool.stats.tables import VERSION as STATISTICS_VERSION
@@ -238,7 +238,7 @@ def write_database(path: str, version: int) -> Work:
 
 def lose_run_key(home: Path) -> None:
     with closing(RunStore(home / ".onetool")) as store:
-        store.put_run(DurableRunRecord("r_1", "default", "1"))
+        store.put_run(RunRecord("r_1", "default", "1"))
     (home / ".onetool" / "runs" / "runs.key").unlink()
 
 

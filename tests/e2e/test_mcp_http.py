@@ -188,9 +188,9 @@ def test_a_long_run_reports_progress_and_can_be_cancelled(server: Published, mod
         call = partial(client.client.call_tool, "run", command, progress_callback=progress)
         running = client.portal.start_task_soon(call)
         assert reported.wait(TIMEOUT_SECONDS)
-        assert len(server.onetool.telemetry._counts) == 1
+        assert len(server.onetool.telemetry._active) == 1
         running.cancel()
-        assert eventually(lambda: not server.onetool.telemetry._counts)
+        assert eventually(lambda: not server.onetool.telemetry._active)
         assert client.said("run", command="'next'") == "next"
 
 
@@ -214,7 +214,7 @@ def test_a_disconnect_ends_the_run_of_the_client(server: Published) -> None:
     accepted = {"accept": "application/json, text/event-stream", **headers}
     with pytest.raises(httpx2.TimeoutException):
         httpx2.post(f"{server.url}/mcp", json=body, headers=accepted, timeout=1, trust_env=False)
-    assert eventually(lambda: not server.onetool.telemetry._counts)
+    assert eventually(lambda: not server.onetool.telemetry._active)
 
 
 # --- ownership -------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def run(home: Path, code: str) -> Any:
 
 def last_run(home: Path) -> str:
     runs = json.loads(run_cli(home, "runs", "--json").stdout)["runs"]
-    return str(runs[0]["run"])
+    return str(runs[0]["id"])
 
 
 def run_tests(home: Path, **texts: str) -> str:
@@ -137,7 +137,7 @@ def test_a_run_with_refused_calls_is_a_test_that_expects_their_errors(home: Path
             texts[name] = shown.stdout
         listed = json.loads(run_cli(home, "runs", "show", "last", "--json").stdout)
     assert f"{len(REFUSED)} passed" in run_tests(home, **texts)
-    assert [call["tool"] for call in listed["calls"]] == ["shop.find"]
+    assert [call["tool"] for call in listed["recorded"]] == ["shop.find"]
 
 
 NO_TEST = {
@@ -277,7 +277,6 @@ def test_a_recorded_run_whose_policy_never_asks_is_not_continued_after_a_crash(h
         "state": RunState.RUNNING,
         "directory": str(home),
         "python": PYTHON,
-        "seed": "1",
         "is_replayable": True,
     }
     run_id = store_run(data, make_call(1, "shop.price", CallState.DONE, id=1), **state)

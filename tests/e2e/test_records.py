@@ -133,6 +133,11 @@ def test_a_token_takes_effect_at_once_and_so_does_its_end(team: Team) -> None:
     assert token not in (team.home / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8")
 
 
+def list_waiting(client: Any) -> list[Any]:
+    runs: list[Any] = client.get("/api/runs", params={"state": "waiting"}).json()["runs"]
+    return runs
+
+
 def test_a_new_token_of_the_same_name_sees_nothing_of_the_ended_one(team: Team) -> None:
     boss = team["boss"]
     draft = {"name": "reused", "agent": "careful"}
@@ -140,10 +145,10 @@ def test_a_new_token_of_the_same_name_sees_nothing_of_the_ended_one(team: Team) 
         holder.headers["authorization"] = f"Bearer {boss.post('/api/tokens', json=draft).json()['token']}"
         run = holder.post("/api/run", json={"command": "machine.disk()\n1 / 0"}).json()["runID"]
         waiting = threads.submit(holder.post, "/api/run", json={"command": "fs.write(path='x.txt', content='x')"})
-        assert eventually(lambda: holder.get("/api/runs").json().get("durable"))
-        (durable,) = holder.get("/api/runs").json()["durable"]
-        paths = ["/api/runs", f"/api/runs/{run}", f"/api/runs/{durable['run']}", "/api/runs/export"]
-        paths += [f"/api/runs/{durable['run'].removeprefix('r_')}", "/api/errors", "/api/spending"]
+        assert eventually(lambda: list_waiting(holder))
+        (durable,) = list_waiting(holder)
+        paths = ["/api/runs", f"/api/runs/{run}", f"/api/runs/{durable['id']}", "/api/runs/export"]
+        paths += [f"/api/runs/{durable['id'].removeprefix('r_')}", "/api/errors", "/api/spending"]
         answers = {path: holder.get(path) for path in paths}
         assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(paths, 200)
         assert all("machine.disk" in answers[path].text for path in (paths[0], paths[1], paths[3]))
@@ -211,8 +216,8 @@ def test_a_run_shows_who_approved_its_calls(team: Team) -> None:
         team["phone"].post(f"/api/approvals/{waiting['run']}", json={"decision": "approve"})
         run_id = running.result(30)["runID"]
     shown = team["asker"].get(f"/api/runs/{run_id}").json()
-    assert (shown["state"], [call["name"] for call in shown["calls"]]) == ("completed", ["fs.write"])
-    (approved,) = shown["approvals"]
+    assert (shown["state"], [call["name"] for call in shown["calls"]]) == ("done", ["fs.write"])
+    (approved,) = shown["recorded"]
     assert (approved["tool"], approved["by"], approved["state"]) == ("fs.write", "token phone", "done")
     assert team["one"].get(f"/api/runs/{waiting['run']}").status_code == 404
     assert f"{waiting['run']}  " in run_cli(team.home, "runs", "--agent", "careful").stdout

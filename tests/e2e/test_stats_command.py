@@ -24,8 +24,9 @@ from tests.support import (
     run_cli,
 )
 
+from onetool.state.run_records import RunRecord
 from onetool.stats.database import StatisticsFile
-from onetool.stats.record import CallRecord, Recorder, RunRecord
+from onetool.stats.record import CallRecord, Recorder
 from onetool.stats.summary import summarize
 
 DAY = 86_400.0
@@ -58,7 +59,18 @@ def record_calls(home: Path, *calls: tuple[str, float], error: str | None = None
     for number, (name, ago) in enumerate(calls):
         run_id = f"{number} at {now}"
         recorder.add(CallRecord(name, "default", "s", run_id, 0.002, error, 10, now - ago))
-        recorder.add(RunRecord(run_id, "default", "s", 0.003, error, 1, 5, 10, now - ago))
+        recorder.add(
+            RunRecord(
+                run_id,
+                "default",
+                at=now - ago,
+                seconds=0.003,
+                error_type=error,
+                round_trips=1,
+                answer_tokens=5,
+                result_tokens=10,
+            )
+        )
     recorder.close()
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tests.ui_support import SWITCHES, find_browser
 
+from onetool.state.run_records import RunRecord
 from onetool.stats.database import StatisticsFile
-from onetool.stats.record import CallRecord, Recorder, RunRecord, SessionRecord
+from onetool.stats.record import CallRecord, Recorder, SessionRecord
 from onetool.stats.report import render_html
 from onetool.stats.summary import summarize
 
@@ -46,7 +47,9 @@ def make_page(directory: Path, tools: list[str]) -> str:
             failure = HOSTILE if call % 7 == 3 else None
             at = NOW - 3600.0 * ((number + 5 * call) % 700)
             recorder.add(CallRecord(name, "default", "s", "r", 0.05 * call, failure, 100, at))
-    recorder.add(RunRecord("r", "default", "s", 2.0, None, len(tools), 50, 100 * len(tools)))
+    count = len(tools)
+    run = RunRecord("r", "default", seconds=2.0, round_trips=count, answer_tokens=50, result_tokens=100 * count)
+    recorder.add(run)
     recorder.close()
     return render_html(summarize(statistics, now=NOW))
 

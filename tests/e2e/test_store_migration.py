@@ -25,14 +25,14 @@ from onetool.state.kinds import MODEL_USAGE
 from onetool.state.notices import NoticeFiles
 from onetool.state.opening import open_postgres
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
-from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord, RunState
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.storage import (
     State,
 )
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
-from onetool.stats.record import CallRecord, Recorder, RunRecord, UseRecord
+from onetool.stats.record import CallRecord, Recorder, UseRecord
 from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
 
@@ -53,8 +53,8 @@ def fill(data: Path) -> dict[str, Any]:
     """Write some of every kind of state, and return the names that are needed to find it."""
     with closing(RunStore(data)) as runs:
         call = DurableCall(1, "t", "{}", "key", 0, CallState.PENDING)
-        runs.put_run(DurableRunRecord("r_1", "default", "code", state=RunState.WAITING, expires=4e9), [call])
-        runs.put_run(DurableRunRecord("r_2", "default", "code"))
+        runs.put_run(RunRecord("r_1", "default", "code", state=RunState.WAITING, expires=4e9), [call])
+        runs.put_run(RunRecord("r_2", "default", "code"))
         runs.set_state("r_2", RunState.DONE)
         granted = Grant("g_1", "t", left=3, run="r_1")
         runs.decide("r_1", Decision(is_approved=True, by="Ada", grants=(granted, Grant("g_2", "u"))))
@@ -74,7 +74,9 @@ def fill(data: Path) -> dict[str, Any]:
     with closing(Recorder(statistics)) as recorder:
         for number in range(5):
             recorder.add(CallRecord("p.t", "default", "s", f"r{number}", 0.1, None, 7))
-            recorder.add(RunRecord(f"r{number}", "default", "s", 0.1, None, 1, 2, 7))
+            recorder.add(
+                RunRecord(f"r{number}", "default", seconds=0.1, round_trips=1, answer_tokens=2, result_tokens=7)
+            )
         recorder.add(UseRecord("tool-id"))
     CredentialStore(CredentialFile(data)).update(CREDENTIAL, lambda _: "credential")
     SavedSnippets(DocumentFile(data)).put(SNIPPET)

@@ -71,7 +71,7 @@ def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, 
         dialog.get_by_role("button", name="Reject", exact=True).click()
         expect(shown).to_have_count(0)
         assert eventually(lambda: get_state(shop, first) == "failed")
-        assert shop.rest.get(f"/api/runs/{first}")["calls"][0]["reason"] == "not to Ada"
+        assert shop.rest.get(f"/api/runs/{first}")["recorded"][0]["reason"] == "not to Ada"
         page.reload()  # the session stays
         page.locator(f"section[data-run='{second}']").get_by_role("button", name="Allow similar…").click()
         expect(dialog.get_by_label("Number of further calls")).to_have_value("1")
@@ -83,7 +83,7 @@ def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, 
         expect(page.locator("ot-approvals")).to_contain_text("No calls wait")
         expect(page.locator("nav .count")).to_be_hidden()
         assert eventually(lambda: get_state(shop, second) == "done")
-        calls = shop.rest.get(f"/api/runs/{second}")["calls"]
+        calls = shop.rest.get(f"/api/runs/{second}")["recorded"]
         assert [call["by"].partition(" g_")[0] for call in calls] == ["admin UI", "grant", "grant"]
 
 

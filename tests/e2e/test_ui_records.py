@@ -26,7 +26,7 @@ from tests.ui_support import (
 from onetool.config.access_tokens import new_token
 from onetool.state.sqlite_database import Transaction
 from onetool.stats.database import StatisticsFile
-from onetool.stats.record import RunRecord
+from onetool.stats.record import RUN_COLUMNS
 from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def fill_history(file: Path) -> None:
     """Create a history of many runs, the last one an hour ago."""
     file.parent.mkdir(parents=True)
     columns = {
-        "run_id": "printf('%032x', i)",
+        "id": "printf('%032x', i)",
         "agent": "'agent' || (i % 7)",
         "session": "'s'",
         "seconds": "(i % 9973) / 1000.0",
@@ -76,7 +76,7 @@ def fill_history(file: Path) -> None:
         "kind": "'run'",
         "name": "'run'",
         "client": "'editor'",
-        "command": "'total = ' || i || char(10) || 'shop.find(words=\"plum\")'",
+        "code": "'total = ' || i || char(10) || 'shop.find(words=\"plum\")'",
         "calls": "1",
         "failed": "0",
         "actor": "'token old' || (i % 5)",
@@ -84,7 +84,7 @@ def fill_history(file: Path) -> None:
         "directory": "'/work/project'",
         "cost": "0",
     }
-    assert set(columns) == set(RunRecord._fields)
+    assert set(columns) == set(RUN_COLUMNS)
 
     def insert(database: Transaction) -> None:
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"

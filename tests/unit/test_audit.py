@@ -105,7 +105,7 @@ def test_a_call_that_writes_is_one_line(app: App) -> None:
     (line,) = wait_for_outcomes(app, 1)
     assert line["time"].startswith("20")
     assert line["duration_ms"] >= 0
-    assert len(line["correlation_id"]) == 32
+    assert len(line["correlation_id"]) == 34
     assert {key: line[key] for key in ("agent", "tool", "permissions", "arguments", "decision", "outcome")} == {
         "agent": "default",
         "tool": "demo.put",

@@ -18,7 +18,7 @@ from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database
 from onetool.state.roles import render_grants
-from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant
+from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord
 from onetool.state.storage import State, StoredSettings
 
 KEY = "11" * 32
@@ -279,7 +279,7 @@ def test_disabled_tools_settings_and_ended_sessions_do_not_return(open_state: Op
 def test_an_approved_call_is_not_sent_twice(open_state: Open, roll_back: RollBack) -> None:
     runs = open_state().runs
     call = DurableCall(1, "t", "{}", "key", 0, CallState.PENDING, effects=("write",))
-    runs.put_run(DurableRunRecord("r_1", "default", "code", owner=runs.owner), [call])
+    runs.put_run(RunRecord("r_1", "default", "code", owner=runs.owner), [call])
     runs.decide("r_1", Decision(is_approved=True, by="Ada"))
     (approved,) = runs.list_calls("r_1")
     row = roll_back.keep("calls", "run = 'r_1'")
@@ -294,7 +294,7 @@ def test_an_approved_call_is_not_sent_twice(open_state: Open, roll_back: RollBac
 def test_replicas_delete_no_recent_record_of_a_sent_call(open_state: Open, roll_back: RollBack) -> None:
     state = open_state()
     call = DurableCall(1, "t", "{}", "key", 0, CallState.APPROVED, effects=("write",), by="Ada")
-    state.runs.put_run(DurableRunRecord("r_1", "default", "code", owner=state.runs.owner), [call])
+    state.runs.put_run(RunRecord("r_1", "default", "code", owner=state.runs.owner), [call])
     state.runs.write_calls("r_1", [replace(call, state=CallState.SENT)])
     database = get_database(state)
     database.execute("INSERT INTO sent_calls VALUES ('r_old', 1, 1, '', 0)")
@@ -311,7 +311,7 @@ def test_replicas_delete_no_recent_record_of_a_sent_call(open_state: Open, roll_
 def test_a_call_that_a_person_repeats_is_sent_once_more_only(open_state: Open, roll_back: RollBack) -> None:
     runs = open_state().runs
     call = DurableCall(1, "t", "{}", "key", 0, CallState.APPROVED, effects=("write",), by="Ada")
-    runs.put_run(DurableRunRecord("r_1", "default", "code", owner=runs.owner), [call])
+    runs.put_run(RunRecord("r_1", "default", "code", owner=runs.owner), [call])
     runs.write_calls("r_1", [replace(call, state=CallState.SENT)])
     runs.write_calls("r_1", [replace(call, state=CallState.UNKNOWN)])
     assert runs.resolve("r_1", 1, CallState.APPROVED, by="Ada")
@@ -327,7 +327,7 @@ def test_a_call_that_a_person_repeats_is_sent_once_more_only(open_state: Open, r
 def test_a_grant_does_not_refill(open_state: Open, roll_back: RollBack) -> None:
     runs = open_state().runs
     pending = DurableCall(1, "t", "{}", "key", 0, CallState.PENDING)
-    runs.put_run(DurableRunRecord("r_1", "default", "code", owner=runs.owner), [pending])
+    runs.put_run(RunRecord("r_1", "default", "code", owner=runs.owner), [pending])
     grant = Grant("g_1", "t", left=2, run="r_1", expires=4e9)
     runs.decide("r_1", Decision(is_approved=True, by="Ada", grants=(grant,)))
     row = roll_back.keep("grants", "id = 'g_1'")

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from onetool.admin.runs import build_run, build_timeline
+from onetool.admin.person import Person
+from onetool.admin.runs import build_details
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
 from onetool.core.context import ToolContext
 from onetool.runs.live_runs import JSON, MAX_WAITING_EVENTS, LiveRuns
-from onetool.runs.run_list import ListedRun
-from onetool.stats.history import MAX_CALLS, RunWithValues
+from onetool.stats.history import MAX_CALLS
 from onetool.util.redact import REDACTED, Redactor
 
 SECRET = "correct-horse-battery"
@@ -38,12 +38,12 @@ class FakeBus:
         )
 
     def runs(self, agent: str | None = None) -> list[JSON]:
-        return [build_run(ListedRun(run)).as_json() for run in self.activity.runs(agent)]
+        return [build_details(run, (), Person(), Redactor()).as_json() for run in self.activity.runs(agent)]
 
     def timeline(self, run_id: str) -> JSON:
         found = self.activity.find(run_id)
         assert found is not None
-        return build_timeline(RunWithValues(*found, {})).as_json()
+        return build_details(*found, Person(), Redactor()).as_json()
 
     def complete_run(self, run_id: str, agent: str = "default") -> None:
         self.finish(self.start(RUN, run_id, agent), RUN, run_id, agent)

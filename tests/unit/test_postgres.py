@@ -25,7 +25,7 @@ from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import NoticeRows
 from onetool.state.roles import render_grants
-from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, RunState
+from onetool.state.run_records import CallState, DurableCall, RunRecord, RunState
 from onetool.state.schema import MIGRATIONS, VERSION, Migration
 from onetool.state.storage import State
 
@@ -107,7 +107,7 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
         postgres_server.execute(render_grants(replica, worker), database=name)
     state = open_state(url=postgres_server.url(name, replica))
     handle = state.results(Output()).put("of the replica", tool="t")["handle"]
-    state.runs.put_run(DurableRunRecord("r_1", "default", "1"))
+    state.runs.put_run(RunRecord("r_1", "default", "1"))
     state.recorder.flush()
     state.audit(Path(), str).write("call.started")
     with pytest.raises(StorageError, match="permission denied"):
@@ -164,7 +164,7 @@ def test_snippets_and_pins_that_were_written_without_the_key_are_rejected(
 
 
 def test_a_key_is_replaced_without_losing_what_it_sealed(open_state: Callable[..., State]) -> None:
-    open_state(KEY).runs.put_run(DurableRunRecord("r_1", "default", "secret code"))
+    open_state(KEY).runs.put_run(RunRecord("r_1", "default", "secret code"))
     with pytest.raises(StorageError, match="ONETOOL_KEY"):
         open_state(OTHER_KEY).runs.get_run("r_1")
     shared = open_state(KEY).load_key("request state")
@@ -189,7 +189,7 @@ def test_a_replica_that_lost_its_lease_sends_no_more_calls(
 ) -> None:
     first, second = open_state(), open_state()
     sent = DurableCall(1, "t", "{}", "key", 0, CallState.SENT)
-    first.runs.put_run(DurableRunRecord("r_1", "default", "1", owner=first.runs.owner))
+    first.runs.put_run(RunRecord("r_1", "default", "1", owner=first.runs.owner))
     assert not second.runs.claim("r_1", second.runs.owner)
     assert second.runs.list_orphans() == []
     with monkeypatch.context() as patched:
@@ -211,7 +211,7 @@ def test_a_replica_that_lost_its_lease_sends_no_more_calls(
 
 def test_one_of_many_replicas_claims_a_run(open_state: Callable[..., State]) -> None:
     replicas = [open_state() for _ in range(4)]
-    replicas[0].runs.put_run(DurableRunRecord("r_1", "default", "1", owner="gone"))
+    replicas[0].runs.put_run(RunRecord("r_1", "default", "1", owner="gone"))
     together = threading.Barrier(len(replicas))
 
     def claim(state: State) -> bool:
@@ -352,7 +352,7 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     handle = exact.results(output).put("kept", tool="t")["handle"]
     media = exact.media(output).put(b"kept", "image/png", "default")
     session = exact.sessions.create()
-    exact.runs.put_run(DurableRunRecord("r_1", "default", "1", state=RunState.WAITING, expires=exact.runs.now() + 60))
+    exact.runs.put_run(RunRecord("r_1", "default", "1", state=RunState.WAITING, expires=exact.runs.now() + 60))
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + 30 * 86_400)  # nothing else of the machine can be wrong
     ahead = open_state()

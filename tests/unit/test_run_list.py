@@ -8,12 +8,12 @@ import pytest
 from tests.runs_support import make_call
 
 from onetool.errors import StorageError, ToolError
-from onetool.runs.run_list import AllRuns, ListedRun
-from onetool.state.run_records import CallState, DurableRunRecord, RunState
+from onetool.runs.run_list import AllRuns
+from onetool.state.run_records import CallState, RunRecord, RunState, get_end_state
 from onetool.state.run_store import RunStore
 from onetool.stats.database import StatisticsFile
 from onetool.stats.history import Order, Position, RunFilter
-from onetool.stats.record import Recorder, RunRecord
+from onetool.stats.record import Recorder
 from onetool.util.redact import Redactor
 
 NOW = 1_800_000_000.0
@@ -22,7 +22,9 @@ SECRET = "k-1d99aa"
 
 def make_record(name: str, at: float, seconds: float | None = 0.5, error: str | None = None) -> RunRecord:
     agent = "web" if name.endswith("w") else "default"
-    return RunRecord(name, agent, "session", seconds, error, 1, 1, 1, NOW + at, command=f"code of {name}")
+    run = RunRecord(name, agent, f"code of {name}", at=NOW + at, seconds=seconds, error_type=error, calls=1)
+    run.state = RunState.RUNNING if seconds is None else get_end_state(error)
+    return run
 
 
 @pytest.fixture
@@ -45,15 +47,15 @@ def runs(tmp_path: Path, journal: RunStore) -> AllRuns:
     recorder.close()
     for name, at, state in (("p1", 15, RunState.WAITING), ("p2w", 25, RunState.HALTED), ("j1", 35, RunState.EXPIRED)):
         agent = "web" if name.endswith("w") else "default"
-        run = DurableRunRecord(f"r_{name}", agent, f"code of {name} {SECRET}", started=NOW + at, state=state)
+        run = RunRecord(name, agent, f"code of {name} {SECRET}", at=NOW + at, state=state)
         waits = CallState.UNKNOWN if state is RunState.HALTED else CallState.PENDING
         journal.put_run(run, [make_call(1, "fake.put", waits), make_call(2, "fake.put", waits)])
-    journal.put_run(DurableRunRecord("r_e2", "default", "code", state=RunState.DONE))  # is in the statistics too
+    journal.put_run(RunRecord("e2", "default", "code", state=RunState.DONE))  # is in the statistics too
     return AllRuns([database], journal, Redactor([SECRET]), [make_record("a1", 5, None), make_record("p1", 15, None)])
 
 
-def list_all(runs: AllRuns, criteria: RunFilter, size: int) -> list[ListedRun]:
-    listed: list[ListedRun] = []
+def list_all(runs: AllRuns, criteria: RunFilter, size: int) -> list[RunRecord]:
+    listed: list[RunRecord] = []
     position: Position | None = None
     for _ in range(100):
         page = runs.list_page(criteria, position, size)
@@ -65,8 +67,8 @@ def list_all(runs: AllRuns, criteria: RunFilter, size: int) -> list[ListedRun]:
     raise AssertionError("the list never ends")
 
 
-def get_names(runs: Sequence[ListedRun]) -> list[str]:
-    return [run.record.run_id for run in runs]
+def get_names(runs: Sequence[RunRecord]) -> list[str]:
+    return [run.id for run in runs]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 200])
@@ -87,7 +89,7 @@ def test_each_run_is_listed_once_in_order(runs: AllRuns, order: Order, expected:
     [
         (RunFilter(state="running"), "a1"),
         (RunFilter(state="waiting"), "p2w p1"),
-        (RunFilter(state="completed"), "e4 e2 e1 e0"),
+        (RunFilter(state="done"), "e4 e2 e1 e0"),
         (RunFilter(state="failed"), "j1 e3"),
         (RunFilter(agent="web"), "p2w"),
         (RunFilter(text="CODE OF P"), "p2w p1"),
@@ -104,9 +106,9 @@ def test_filters_apply_to_runs_in_all_states(runs: AllRuns, criteria: RunFilter,
 
 def test_a_waiting_run_has_its_calls_and_no_secrets(runs: AllRuns) -> None:
     (run,) = list_all(runs, RunFilter(agent="web"), 10)
-    assert (run.state, run.record.calls) == ("waiting", 2)
-    assert SECRET not in run.record.command
-    assert "code of p2w" in run.record.command
+    assert (run.state, run.calls) == ("halted", 2)
+    assert SECRET not in run.code
+    assert "code of p2w" in run.code
 
 
 def test_unreadable_statistics_are_reported_or_left_out(tmp_path: Path, journal: RunStore) -> None:

@@ -33,7 +33,7 @@ from onetool.runs.runs import Runs
 from onetool.state.leases import Leases
 from onetool.state.opening import open_files
 from onetool.state.postgres_database import Database
-from onetool.state.run_records import CallState, Decision, DurableCall, DurableRunRecord, Grant, RunState
+from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord, RunState
 from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, SENT_SECONDS, RunQuota, RunStore, RunTables
 from onetool.state.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
@@ -59,7 +59,7 @@ def make_call(number: int = 1, state: CallState = CallState.PENDING, **facts: An
 def put_run(store: RunTables, *calls: DurableCall, **facts: Any) -> str:
     run_id = str(facts.pop("id", f"r_{next(NAMES):032x}"))
     known = {"owner": store.owner, "expires": NOW + 60, "state": RunState.WAITING}
-    store.put_run(DurableRunRecord(run_id, "default", f"code({PRIVATE!r})", **{**known, **facts}), calls)
+    store.put_run(RunRecord(run_id, "default", f"code({PRIVATE!r})", **{**known, **facts}), calls)
     return run_id
 
 
@@ -395,10 +395,10 @@ def test_a_grant_belongs_to_its_agent(store: RunStore) -> None:
 OWN = """
 import sys
 from pathlib import Path
-from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
+from onetool.state.run_records import CallState, DurableCall, RunRecord
 from onetool.state.run_store import RunStore
 store = RunStore(Path(sys.argv[1]))
-store.put_run(DurableRunRecord("r_own", "default", "1", owner=store.owner))
+store.put_run(RunRecord("r_own", "default", "1", owner=store.owner))
 print(store.owner, flush=True)
 sys.stdin.readline()
 """
@@ -467,9 +467,9 @@ def test_quotas_are_typed_errors_and_ended_runs_make_room(tmp_path: Path) -> Non
         running = put_run(store, state=RunState.RUNNING)
         with pytest.raises(StorageError, match="2 runs of agent default wait"):
             store.set_state(running, RunState.WAITING)
-        store.put_run(DurableRunRecord("r_other", "other", "1", state=RunState.WAITING))
+        store.put_run(RunRecord("r_other", "other", "1", state=RunState.WAITING))
         with pytest.raises(StorageError, match="3 runs wait for approval"):
-            store.put_run(DurableRunRecord("r_third", "third", "1", state=RunState.WAITING))
+            store.put_run(RunRecord("r_third", "third", "1", state=RunState.WAITING))
         put_run(store, state=RunState.RUNNING)
         with pytest.raises(StorageError, match="5 runs are stored, and none of them has ended"):
             put_run(store, state=RunState.RUNNING)
@@ -543,7 +543,7 @@ def test_a_run_whose_journal_is_full_sends_no_more_calls(tmp_path: Path) -> None
         bus = ToolBus()
         bus.register_tool(put)
         runs = open_runs(RunStore(tmp_path), bus, Agent())
-        gate = runs.open_gate(Caller(), "run", correlation_id="0" * 32)
+        gate = runs.open_gate(Caller(), "run", run_id=f"r_{'0' * 32}")
         context = ToolContext(run=RunScope(gate=gate))
         results = [await bus.call_tool("fake.put", {"value": "x" * (30 << 20)}, context) for _ in range(3)]
         await runs.close()
@@ -563,7 +563,7 @@ import os, signal, sqlite3, sys
 from dataclasses import replace
 from pathlib import Path
 from onetool.state import sqlite_database
-from onetool.state.run_records import CallState, DurableCall, DurableRunRecord, Grant, Decision, RunState
+from onetool.state.run_records import CallState, DurableCall, RunRecord, Grant, Decision, RunState
 from onetool.state.run_store import RunStore
 import cryptography.exceptions
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -582,7 +582,7 @@ sqlite3.connect, connect = (lambda *args, **options: connect(*args, factory=Kill
 def act(directory):
     store, effects = RunStore(directory, clock=lambda: 0), directory / "effects"
     pending = DurableCall(1, "t", "{}", "k", 0, CallState.PENDING)
-    store.put_run(DurableRunRecord("r_1", "default", "1", owner=store.owner), [pending])
+    store.put_run(RunRecord("r_1", "default", "1", owner=store.owner), [pending])
     store.decide("r_1", Decision(is_approved=True, by="ann", grants=(Grant("g_1", "*"),)))
     for number, grant in ((1, None), (2, "g_1"), (3, None)):
         call = replace(pending, number=number, state=CallState.SENT)
@@ -703,7 +703,7 @@ def test_the_wait_for_people_does_not_depend_on_the_clock(tmp_path: Path) -> Non
         ahead = DurableCall(
             1, "fake.put", text, digest_call("fake.put", text), 0, CallState.PENDING, ("write",), at=time.time() + 3600
         )
-        record = DurableRunRecord(f"r_{'0' * 32}", "default", "code", is_replayable=True)
+        record = RunRecord(f"r_{'0' * 32}", "default", "code", is_replayable=True)
         policy = Policy.from_settings(ASK_WRITES)
         gate = Gate(runs, record, policy, via={"cli"}, hold=0.05, recorded=[ahead])
         calling = asyncio.ensure_future(bus.call_tool("fake.put", {"value": 1}, ToolContext(run=RunScope(gate=gate))))
@@ -737,7 +737,7 @@ def test_a_run_that_waits_is_replayed_if_cells_are_not_kept(tmp_path: Path) -> N
                 return Answer((), load_value=lambda: value)
 
         runs = open_runs(RunStore(tmp_path), bus, ASK_WRITES, kind=PutRuns, keeps_cells=False)
-        gate = runs.open_gate(Caller(), "run", correlation_id="0" * 32, hold=0.01)
+        gate = runs.open_gate(Caller(), "run", run_id=f"r_{'0' * 32}", hold=0.01)
         assert await runs.run_in_task(gate, runs.execute(gate)) is None
         await asyncio.wait_for(ended[0].wait(), 20)
         await runs.decide(gate.id, Decision(by="ann", is_approved=True, calls=(1,)), via="cli", transport="cli")

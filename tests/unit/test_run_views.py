@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.runs_support import make_call, store_run
 
-from onetool.admin.durable_runs import describe_run, find_run, list_waiting
+from onetool.admin.durable_runs import find_run, list_recorded, list_waiting
 from onetool.errors import ArgumentError, ToolError
 from onetool.runs.decisions import MAX_DAYS, parse_pattern
 from onetool.state.run_records import CallState
@@ -32,7 +32,9 @@ def test_arguments_are_shown_safely_and_what_is_hidden_is_counted(tmp_path: Path
     assert shown.arguments["body"] == f"{'x' * 4000}… (1,000 more characters not shown)"
     assert shown.arguments["rows"][-1].endswith("more items not shown)")
     assert len(json.dumps(waiting.as_json())) < 30_000
-    assert SECRET not in json.dumps(describe_run(store, find_run(store, run[:8]), Redactor([SECRET])).as_json())
+    assert SECRET not in json.dumps(
+        [call.as_json() for call in list_recorded(store, find_run(store, run[:8]).id, Redactor([SECRET]))]
+    )
     store_run(tmp_path, call, run_id=f"{run[:-1]}x")
     with pytest.raises(ToolError, match="ambiguous: 2 runs"):
         find_run(store, run[2:-1])

@@ -25,15 +25,16 @@ from onetool.config.model import Settings
 from onetool.core.context import Caller
 from onetool.errors import ToolError
 from onetool.paths import Directories
+from onetool.state.run_records import RunRecord
 from onetool.stats import rollup
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.history import RunFilter, find_run, list_page
 from onetool.stats.record import (
+    CALL_COLUMNS,
     MAX_PENDING,
     MAX_ROWS,
     CallRecord,
     Recorder,
-    RunRecord,
     SessionRecord,
     UseRecord,
 )
@@ -43,6 +44,9 @@ from onetool.stats.summary import MAX_BARS, StatsSummary, summarize
 from onetool.util.background import Background
 
 NOW = 1_800_000_000.0
+RUN_COLUMNS = (
+    "id", "agent", "session", "seconds", "error_type", "round_trips", "answer_tokens", "result_tokens", "at",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -388,8 +392,8 @@ def insert_rows(file: Path, count: int, names: int = 20) -> None:
         last_call, last_run = database.execute(
             "SELECT (SELECT max(rowid) FROM calls), (SELECT count(*) FROM runs)"
         ).fetchone()
-        database.execute(f"INSERT INTO calls ({', '.join(CallRecord._fields[:8])}) {numbers} SELECT {call} FROM n")
-        database.execute(f"INSERT INTO runs ({', '.join(RunRecord._fields[:9])}) {numbers} SELECT {run} FROM n")
+        database.execute(f"INSERT INTO calls ({', '.join(CALL_COLUMNS[:8])}) {numbers} SELECT {call} FROM n")
+        database.execute(f"INSERT INTO runs ({', '.join(RUN_COLUMNS)}) {numbers} SELECT {run} FROM n")
         rollup.add(database, last_call, last_run, NOW)
         database.commit()
 
@@ -436,15 +440,15 @@ def test_nothing_is_deleted_after_the_clock_has_jumped(file: Path) -> None:
 def test_recent_runs_have_their_code_and_calls(file: Path, recorder: Recorder) -> None:
     recorder.add(make_call("b.late", run_id="new", at=NOW - 2, seconds=0.5))
     recorder.add(make_call("a.early", run_id="new", at=NOW - 3, seconds=2.0, error_type="timeout"))
-    recorder.add(make_run("new", at=NOW - 4, client="editor", command="x" * 6000, calls=2, failed=1))
+    recorder.add(make_run("new", at=NOW - 4, client="editor", code="x" * 6000, calls=2, failed=1))
     recorder.add(make_run("old", at=NOW - 50, agent="ada"))
     recorder.flush()
-    assert [run.run_id for run in list_page(StatisticsFile(file), RunFilter()).runs] == ["new", "old"]
-    assert [run.run_id for run in list_page(StatisticsFile(file), RunFilter(agent="ada")).runs] == ["old"]
+    assert [run.id for run in list_page(StatisticsFile(file), RunFilter()).runs] == ["new", "old"]
+    assert [run.id for run in list_page(StatisticsFile(file), RunFilter(agent="ada")).runs] == ["old"]
     found = find_run(StatisticsFile(file), "new")
     assert found is not None
-    run, calls, _ = found
-    assert (run.client, len(run.command), run.calls, run.failed) == ("editor", 5000, 2, 1)
+    run, calls = found
+    assert (run.client, len(run.code), run.calls, run.failed) == ("editor", 5000, 2, 1)
     assert [call.name for call in calls] == ["a.early", "b.late"]
     assert find_run(StatisticsFile(file), "new", "ada") is None
     assert find_run(StatisticsFile(file), "none") is None
@@ -471,8 +475,8 @@ def test_calls_and_code_of_runs_are_recorded(tmp_path: Path) -> None:
 
     statistics, direct = anyio.run(recorded)
     call, run = list_page(statistics, RunFilter()).runs  # of a process that has ended
-    assert (call.run_id, call.kind, call.name, call.calls) == (direct, "call", "machine.now", 1)
-    assert (run.kind, run.client, run.command) == ("run", "editor", "ot.version()\nmachine.nix()")
+    assert (call.id, call.kind, call.name, call.calls) == (direct, "call", "machine.now", 1)
+    assert (run.kind, run.client, run.code) == ("run", "editor", "ot.version()\nmachine.nix()")
     assert (run.error_type is not None, run.calls, run.failed) == (True, 1, 0)
     assert 0 <= call.at - run.at < time.time() - run.at
 
@@ -481,11 +485,11 @@ def test_pending_code_is_dropped_while_the_file_is_unwritable(tmp_path: Path) ->
     blocker = tmp_path / "stats"
     blocker.write_text("", encoding="utf-8")
     recorder = Recorder(StatisticsFile(blocker / "stats.db"))
-    recorder.add(make_run("r", command="x" * 5000))
+    recorder.add(make_run("r", code="x" * 5000))
     recorder.flush()
     blocker.unlink()
     recorder.close()
-    assert [run.command for run in list_page(StatisticsFile(blocker / "stats.db"), RunFilter()).runs] == [""]
+    assert [run.code for run in list_page(StatisticsFile(blocker / "stats.db"), RunFilter()).runs] == [""]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Durable runs as people see them: what waits for them, and what a run did.
+"""Recorded calls as people see them: those that wait for them, and those that a run has made.
 
 Arguments, code and results are hostile text. Secrets are redacted, invisible characters are escaped, and where a value
 is not shown in full, the size of the rest is stated.
@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 
-from onetool.admin.model import ApiModel, Count, Time
+from onetool.admin.model import ApiModel, Time
 from onetool.errors import ToolError, ToolNotFound
-from onetool.state.run_records import OPEN, CallState, DurableCall, DurableRunRecord, RunState
+from onetool.state.run_records import OPEN, CallState, DurableCall, RunRecord
 from onetool.state.run_store import RunTables
 from onetool.util.invisible import escape_invisible
 from onetool.util.redact import Redactor
@@ -24,9 +24,9 @@ MAX_VALUE_CHARS = 4_000  # of one string
 MAX_SHOWN_CHARS = 20_000  # of all arguments of a call, or of its result
 MIN_SHOWN_CHARS = 500  # of each argument
 MAX_ARGUMENTS = 100
-MAX_CODE_CHARS = 20_000
 MAX_RUNS = 1_000
 MIN_PREFIX_CHARS = 4
+ID_CHARS = 34
 LINE_BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 WAITING_STATES = (CallState.PENDING, CallState.UNKNOWN)
 
@@ -53,23 +53,7 @@ class Approval(ApiModel):
     calls: list[ApprovalCall]
 
 
-class DurableRunLine(ApiModel):
-    """A run that has made calls with effects, or whose calls wait for a person."""
-
-    run: str
-    kind: Literal["run", "call"]
-    agent: str
-    actor: str
-    client: str
-    state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*RunState]})]
-    reason: str
-    started: Time
-    expires: Time | None
-    code: str
-    calls: Count
-
-
-class DurableRunCall(ApiModel):
+class RecordedCall(ApiModel):
     number: int
     tool: str
     state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*CallState]})]
@@ -82,89 +66,70 @@ class DurableRunCall(ApiModel):
     ended: Time | None
 
 
-class DurableRun(DurableRunLine):
-    calls: list[DurableRunCall]  # type: ignore[assignment]
-
-
 def list_waiting(store: RunTables, redact: Redactor) -> list[Approval]:
     """Return the runs that wait for a person, oldest first."""
     approvals = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, limit=MAX_RUNS))
     return sorted((approval for approval in approvals if approval is not None), key=lambda approval: approval.asked)
 
 
-def describe_waiting(store: RunTables, run: DurableRunRecord, redact: Redactor) -> Approval | None:
+def describe_waiting(store: RunTables, run: RunRecord, redact: Redactor) -> Approval | None:
     """Return the calls of a run that wait for a person; None if none does."""
     calls = store.list_calls(run.id, WAITING_STATES)
     if not calls:
         return None
     return Approval(
-        **_show_run(run, redact),
+        run=run.id,
+        agent=run.agent,
+        actor=show_line(run.actor, redact),
+        client=show_line(run.client, redact),
+        expires=_format_time(run.expires),
         asked=in_utc(min(call.at for call in calls), "seconds"),
         state="halted" if any(call.state is CallState.UNKNOWN for call in calls) else "waiting",
         calls=[ApprovalCall(**_show_call(call, redact)) for call in calls],
     )
 
 
-def describe_run(store: RunTables, run: DurableRunRecord, redact: Redactor) -> DurableRun:
-    """Return a run with its calls."""
-    calls = [_describe_call(call, redact) for call in store.list_calls(run.id)]
-    return DurableRun(**describe_line(run, redact), calls=calls)
+def list_recorded(store: RunTables, run_id: str, redact: Redactor) -> list[RecordedCall]:
+    """Return the calls of a run that the journal has."""
+    return [_describe_call(call, redact) for call in store.list_calls(run_id)]
 
 
-def find_run(store: RunTables, run_id: str) -> DurableRunRecord:
+def find_run(store: RunTables, run_id: str) -> RunRecord:
     """Return the run with this id, or with an id that begins so, with or without `r_`."""
     if (run := store.get_run(run_id)) is not None:
         return run
     prefix = f"r_{run_id.removeprefix('r_')}"
-    runs = store.list_runs(limit=MAX_RUNS) if len(prefix) >= MIN_PREFIX_CHARS else []
+    runs = store.list_runs(limit=MAX_RUNS) if len(prefix) >= MIN_PREFIX_CHARS and len(run_id) < ID_CHARS else []
     found = [run for run in runs if run.id.startswith(prefix)]
     if len(found) == 1:
         return found[0]
     if found:
         raise ToolError(f"{run_id!r} is ambiguous: {pluralize(len(found), 'run')} begin with it, such as {found[0].id}")
-    raise ToolNotFound(f"no run {run_id!r}, or it has expired", hint="list runs with `onetool runs`")
+    raise make_not_found(run_id)
 
 
-def _show_run(run: DurableRunRecord, redact: Redactor) -> JsonObject:
-    return {
-        "run": run.id,
-        "agent": run.agent,
-        "actor": _show_line(run.actor, redact),
-        "client": _show_line(run.client, redact),
-        "expires": _format_time(run.expires),
-    }
-
-
-def describe_line(run: DurableRunRecord, redact: Redactor) -> JsonObject:
-    """Return the fields of a run without its calls."""
-    return {
-        **_show_run(run, redact),
-        "kind": run.kind,
-        "state": str(run.state),
-        "reason": _show_line(run.reason, redact),
-        "started": in_utc(run.started, "seconds"),
-        "code": _cut(escape_invisible(redact(run.code)), MAX_CODE_CHARS),
-    }
+def make_not_found(run_id: str) -> ToolNotFound:
+    return ToolNotFound(f"no run {run_id!r}, or it has expired", hint="list runs with `onetool runs`")
 
 
 def _show_call(call: DurableCall, redact: Redactor) -> JsonObject:
     return {
         "number": call.number,
-        "tool": _show_line(call.tool, redact),
+        "tool": show_line(call.tool, redact),
         "effects": list(call.effects),
         "arguments": _show_arguments(call, redact),
-        "reason": _show_line(call.reason, redact),
+        "reason": show_line(call.reason, redact),
         "state": str(call.state),
     }
 
 
-def _describe_call(call: DurableCall, redact: Redactor) -> DurableRunCall:
+def _describe_call(call: DurableCall, redact: Redactor) -> RecordedCall:
     result = None
     if call.result is not None:
         result = _Shortener(MAX_SHOWN_CHARS).shorten(redact.redact_data(json.loads(call.result)))
-    return DurableRunCall(
+    return RecordedCall(
         **_show_call(call, redact),
-        by=_show_line(call.by, redact),
+        by=show_line(call.by, redact),
         result=result,
         at=in_utc(call.at, "seconds"),
         ended=_format_time(call.ended),
@@ -177,7 +142,7 @@ def _show_arguments(call: DurableCall, redact: Redactor) -> JsonObject:
     limit = max(MIN_SHOWN_CHARS, MAX_SHOWN_CHARS // max(1, len(arguments)))
     shown: JsonObject = {}
     for name, value in list(arguments.items())[:MAX_ARGUMENTS]:
-        shown[_make_unique(_show_line(name, redact), shown)] = _Shortener(limit).shorten(redact.redact_data(value))
+        shown[_make_unique(show_line(name, redact), shown)] = _Shortener(limit).shorten(redact.redact_data(value))
     hidden = len(arguments) - MAX_ARGUMENTS
     return {**shown, "…": f"({pluralize(hidden, 'more argument')} not shown)"} if hidden > 0 else shown
 
@@ -192,7 +157,7 @@ def _make_unique(name: str, others: Collection[str]) -> str:
     return unique
 
 
-def _show_line(text: str, redact: Redactor) -> str:
+def show_line(text: str, redact: Redactor) -> str:
     """Return text on one line, so that it cannot look like other lines."""
     return _cut(escape_invisible(redact(text)).translate(LINE_BREAKS), MIN_SHOWN_CHARS)
 

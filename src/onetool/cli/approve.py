@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onetool.admin.approvals import DecisionRequest
     from onetool.admin.durable_runs import Approval, ApprovalCall
     from onetool.app import OneTool
-    from onetool.state.run_records import DurableRunRecord
+    from onetool.state.run_records import RunRecord
 
 MAX_EXAMPLES = 3
 
@@ -106,7 +106,7 @@ def _read_grants(options: argparse.Namespace) -> list[JsonObject]:
     return [{"tool": tool, "arguments": patterns, "varying": list(varying), "count": count, "seconds": seconds}]
 
 
-def _describe_grants(app: "OneTool", run: "DurableRunRecord", request: "DecisionRequest") -> Iterator[str]:
+def _describe_grants(app: "OneTool", run: "RunRecord", request: "DecisionRequest") -> Iterator[str]:
     """Yield what the grants allow, with examples among the waiting calls."""
     from onetool.admin.approvals import plan_grants
     from onetool.admin.durable_runs import WAITING_STATES

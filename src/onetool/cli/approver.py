@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from onetool.admin.person import Person
     from onetool.app import OneTool
     from onetool.runs.questions import Approver
-    from onetool.state.run_records import DurableRunRecord
+    from onetool.state.run_records import RunRecord
 
 T = TypeVar("T")
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
@@ -60,7 +60,7 @@ async def open_guarded(options: argparse.Namespace) -> "AsyncIterator[OneTool]":
         yield app
 
 
-def find_waiting(app: "OneTool", run_id: str) -> "tuple[DurableRunRecord, Approval]":
+def find_waiting(app: "OneTool", run_id: str) -> "tuple[RunRecord, Approval]":
     """Return the run with this id or prefix, and its waiting calls. Raise if none waits, or if it waits elsewhere."""
     from onetool.admin.durable_runs import describe_waiting, find_run
 

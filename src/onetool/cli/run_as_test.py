@@ -8,9 +8,9 @@ from typing import Any
 
 from onetool.errors import ToolError
 from onetool.runs.replay import check_replayable, list_answered
-from onetool.state.run_records import DurableCall, DurableRunRecord
+from onetool.state.run_records import DurableCall, RunOutcome, RunRecord
 from onetool.util.time_format import in_utc
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
 WIDTH = 110
 SPECIAL_FLOATS = frozenset({"inf", "nan"})  # as pformat writes them
@@ -37,7 +37,7 @@ FAILS = """\
 
 
 def write_test(
-    run: DurableRunRecord, calls: Iterable[DurableCall], redact: Callable[[Any], Any], code: str | None = None
+    run: RunRecord, calls: Iterable[DurableCall], redact: Callable[[Any], Any], code: str | None = None
 ) -> str:
     """Return the source of the test. Secrets are redacted in the code, the arguments and the results alike.
 
@@ -45,7 +45,7 @@ def write_test(
     """
     answered = list_answered(calls)
     check_replayable(run, answered)
-    outcome: JsonMapping = json.loads(run.outcome or "{}")
+    outcome = RunOutcome.read(run)
     recorded = [
         {
             "tool": call.tool,
@@ -55,9 +55,9 @@ def write_test(
         }
         for call in answered
     ]
-    error = outcome["error"]
+    error = outcome.error
     code = redact(run.code if code is None else code)
-    value = redact(outcome["value"])
+    value = redact(outcome.value)
     message = None if error is None else redact(str(error.get("message", "")).partition(LINE_BREAK)[0])
     _check_replay(run, code, recorded, value, message)
     written_calls = _write_value(recorded)
@@ -78,21 +78,21 @@ def write_test(
     return TEST.format(
         run=run.id,
         short=run.id.removeprefix("r_")[:8],
-        started=in_utc(run.started, "seconds"),
+        started=in_utc(run.at, "seconds"),
         imports=imports,
         code=_write_text(code),
         calls=written_calls,
         expected=expected,
-        body=body.format(seed=run.seed, started=run.started),
+        body=body.format(seed=run.id, started=run.at),
     )
 
 
-def _check_replay(run: DurableRunRecord, code: str, calls: list[JsonObject], value: Any, message: str | None) -> None:
+def _check_replay(run: RunRecord, code: str, calls: list[JsonObject], value: Any, message: str | None) -> None:
     """Raise unless the replay returns this value, or raises an error with this message."""
     from onetool.testing import replay
 
     try:
-        replayed = replay(code, calls, seed=run.seed, started=run.started)
+        replayed = replay(code, calls, seed=run.id, started=run.at)
     except Exception as error:  # noqa: BLE001 - of the code
         if message is not None and message in str(error):
             return

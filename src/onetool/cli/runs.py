@@ -1,4 +1,4 @@
-"""List runs, with filters, and show what a run did. The ids of runs with effects or approvals begin with r_."""
+"""List runs, with filters, and show what a run did."""
 
 import argparse
 import json
@@ -10,16 +10,12 @@ from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolNotFound
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize, shorten
-from onetool.util.time_format import in_utc
-from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from onetool.admin.durable_runs import DurableRun
-    from onetool.admin.runs import RunListQuery, Timeline
+    from onetool.admin.runs import Run, RunDetails, RunListQuery
     from onetool.app import OneTool
-    from onetool.runs.run_list import ListedRun
 
 DEFAULT_LIMIT = 20
 MAX_CODE_CHARS = 60
@@ -31,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="List runs, newest first (the default action)")
     show = actions.add_parser("show", help="Show a run with its calls")
-    about = "id of the run (of one that begins with r_, its first characters), or last for the newest"
+    about = "id of the run (of one with effects or approvals, its first characters), or last for the newest"
     show.add_argument("run", metavar="RUN", help=about)
     show.add_argument("--as-test", action="store_true", help="print a Python test that replays the run")
     for action in (parser, listing, show):
@@ -48,7 +44,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     add("--agent", "only runs of this agent", metavar="AGENT")
     add("--token", "only runs with this token", metavar="NAME")
     add("--tool", "only runs that called this tool", metavar="TOOL")
-    add("--state", "only runs in this state", choices=("running", "waiting", "completed", "failed"))
+    add("--state", "only runs in this state", choices=("running", "waiting", "done", "failed"))
     add("--error", "only runs that failed with this type of error", metavar="TYPE")
     add("--text", "only runs whose code, id, error or client contains this text", metavar="TEXT")
     add("--min-ms", "minimum duration in milliseconds", type=float, metavar="MS")
@@ -72,13 +68,14 @@ async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOu
 
 
 async def _list(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
-    lines = [line async for line in _iter_lines(app, _read_query(options), getattr(options, "limit", DEFAULT_LIMIT))]
+    limit = getattr(options, "limit", DEFAULT_LIMIT)
+    runs = [run async for run in _iter_runs(app, _read_query(options), max(1, limit))]
     if options.json:
-        output.write_json({"runs": lines})
-    elif not lines:
+        output.write_json({"runs": [run.model_dump() for run in runs]})
+    elif not runs:
         output.write("No runs are recorded, or none matches.\n")
     else:
-        output.write_lines(map(_format_line, lines))
+        output.write_lines(map(_format_line, runs))
 
 
 def _read_query(options: argparse.Namespace) -> "RunListQuery":
@@ -90,50 +87,30 @@ def _read_query(options: argparse.Namespace) -> "RunListQuery":
     return RunListQuery().model_copy(update=values)
 
 
-async def _iter_lines(app: "OneTool", query: "RunListQuery", limit: int) -> "AsyncIterator[JsonObject]":
-    """Yield runs, each with its state in the journal, if it is there."""
-    from onetool.admin.durable_runs import describe_line
-    from onetool.admin.runs import build_filter, read_page
+async def _iter_runs(app: "OneTool", query: "RunListQuery", limit: int) -> "AsyncIterator[Run]":
+    from onetool.admin.runs import list_runs
 
-    owner = identify_owner()
-    left = max(1, limit)
-    position = None
-    while left > 0:
-        page = await read_page(app, owner, build_filter(owner, query), position, min(left, PAGE_RUNS))
+    left = limit
+    token: str | None = ""
+    while left > 0 and token is not None:
+        query = query.model_copy(update={"page_size": min(left, PAGE_RUNS), "page_token": token})
+        page = await list_runs(app, identify_owner(), query)
         for run in page.runs:
-            durable = run.durable or app.state.runs.get_run(f"r_{run.record.run_id}")
-            yield _describe_listed(run) | (describe_line(durable, app.redact) if durable is not None else {})
+            yield run
         left -= len(page.runs)
-        position = page.next
-        if position is None:
-            break
+        token = page.next_page_token
 
 
-def _describe_listed(listed: "ListedRun") -> JsonObject:
-    run = listed.record
-    return {
-        "run": run.run_id,
-        "kind": run.kind,
-        "agent": run.agent,
-        "actor": run.actor,
-        "client": run.client,
-        "state": "done" if listed.state == "completed" else listed.state,
-        "reason": run.error_type or "",
-        "started": in_utc(run.at, "seconds"),
-        "expires": None,
-        "code": run.command or run.name,
-        "calls": run.calls,
-        "duration_ms": None if run.seconds is None else round(run.seconds * 1000, 1),
-        "directory": run.directory,
-    }
+def _format_line(run: "Run") -> str:
+    code = next((line for line in run.command.splitlines() if line.strip()), run.name)
+    calls = pluralize(run.call_count, "call")
+    duration = _format_duration(run.duration_ms)
+    about = f"{run.id}  {_format_time(run)}  {run.state:11} {duration:>10}  agent {run.agent}, {calls}"
+    return escape_invisible(f"{about}  {shorten(code, MAX_CODE_CHARS)}")
 
 
-def _format_line(run: JsonObject) -> str:
-    code = next((line for line in run["code"].splitlines() if line.strip()), "")
-    calls = pluralize(run["calls"], "call")
-    duration = _format_duration(run["duration_ms"])
-    about = f"{run['run']}  {run['started']}  {run['state']:11} {duration:>10}  agent {run['agent']}, {calls}"
-    return f"{about}  {shorten(code, MAX_CODE_CHARS)}"
+def _format_time(run: "Run") -> str:
+    return f"{run.started_at.partition('.')[0]}Z"
 
 
 def _format_duration(milliseconds: float | None) -> str:
@@ -159,7 +136,6 @@ async def _export(app: "OneTool", options: argparse.Namespace, output: CommandOu
 async def _show(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
     from anyio.to_thread import run_sync as run_in_thread
 
-    from onetool.admin.durable_runs import DurableRun
     from onetool.admin.runs import RunListQuery, show_run
 
     run_id = options.run
@@ -168,15 +144,13 @@ async def _show(app: "OneTool", options: argparse.Namespace, output: CommandOutp
         output.write(await run_in_thread(_write_test, app, newest[0].id if newest else run_id))
         return
     if run_id == LAST:
-        async for line in _iter_lines(app, RunListQuery(), limit=1):
-            run_id = line["run"]
-    run = (await show_run(app, identify_owner(), run_id)).root
+        async for newest_run in _iter_runs(app, RunListQuery(), 1):
+            run_id = newest_run.id
+    run = await show_run(app, identify_owner(), run_id)
     if options.json:
-        output.write_json(app.redact.redact_data(run.as_json()))
-    elif isinstance(run, DurableRun):
-        output.write_lines(_describe_durable(run))
+        output.write_json(app.redact.redact_data(run.model_dump()))
     else:
-        output.write_lines(map(app.redact, _describe_timeline(run)))
+        output.write_lines(app.redact(escape_invisible(line)) for line in _describe(run))
 
 
 def _write_test(app: "OneTool", run_id: str) -> str:
@@ -199,34 +173,30 @@ def _write_test(app: "OneTool", run_id: str) -> str:
     return write_test(run, app.state.runs.list_calls(run.id), app.redact.redact_data, code)
 
 
-def _describe_durable(run: "DurableRun") -> "Iterator[str]":
-    yield f"{run.run}  {run.state}{': ' if run.reason else ''}{run.reason}"
+def _describe(run: "RunDetails") -> "Iterator[str]":
+    """Yield what is shown of a run. Values are hostile text."""
+    reason = run.reason or run.error
+    yield f"{run.id}  {run.state}{f': {reason}' if reason else ''}"
     actor = f"{run.actor}, " if run.actor else ""
-    yield f"{actor}agent {run.agent}, client {run.client or 'unknown'}, started {run.started}"
-    yield from ("", *(f"    {line}" for line in run.code.splitlines()), "")
-    for call in run.calls:
+    started = f"started {_format_time(run)}, took {_format_duration(run.duration_ms)}"
+    yield f"{actor}agent {run.agent}, client {run.client or 'unknown'}, {started}, in {run.directory or 'unknown'}"
+    yield from ("", *(f"    {line}" for line in run.command.splitlines()), "")
+    if not run.calls or any(call.by or call.reason for call in run.recorded):
+        yield from _describe_recorded(run)
+    for number, call in enumerate(run.calls, 1):
+        yield f"{number}. {call.name}  {call.error or 'done'}  {call.duration_ms or 0:,.0f} ms"
+        for label, value in (("arguments", call.arguments), ("->", call.result), ("error", call.message)):
+            if value is not None:
+                yield f"     {label} {value}"
+    for label, value in (("Printed", run.printed), ("Value", run.result), ("Error", run.message)):
+        if value is not None:
+            yield from ("", f"{label}:", value)
+
+
+def _describe_recorded(run: "RunDetails") -> "Iterator[str]":
+    for call in run.recorded:
         by = f" by {call.by}" if call.by else ""
         yield f"{call.number}. {call.tool}  {call.state}{by}{': ' if call.reason else ''}{call.reason}"
         yield from (f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
         if call.result is not None:
             yield f"     -> {json.dumps(call.result, ensure_ascii=False)}"
-    if not run.calls:
-        yield "No calls with effects."
-
-
-def _describe_timeline(run: "Timeline") -> "Iterator[str]":
-    """Yield what is shown of a run that is not in the journal. Values are hostile text."""
-    state = "done" if run.state == "completed" else run.state
-    yield f"{run.id}  {state}{': ' if run.error else ''}{run.error or ''}"
-    actor = f"{run.actor}, " if run.actor else ""
-    started = f"started {run.started_at.partition('.')[0]}Z, took {_format_duration(run.duration_ms)}"
-    yield f"{actor}agent {run.agent}, client {run.client or 'unknown'}, {started}, in {run.directory or 'unknown'}"
-    yield from ("", *(f"    {escape_invisible(text)}" for text in run.command.splitlines()), "")
-    for number, call in enumerate(run.calls, 1):
-        yield f"{number}. {call.name}  {call.error or 'done'}  {call.duration_ms or 0:,.0f} ms"
-        for label, value in (("arguments", call.arguments), ("->", call.result), ("error", call.message)):
-            if value is not None:
-                yield f"     {label} {escape_invisible(value)}"
-    for label, value in (("Printed", run.printed), ("Value", run.result), ("Error", run.message)):
-        if value is not None:
-            yield from ("", f"{label}:", escape_invisible(value))

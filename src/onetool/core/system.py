@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onetool.results.store import StoredResults
     from onetool.search.search_documents import CatalogSearch
     from onetool.snippets.saved_snippets import SavedSnippet
-    from onetool.state.run_records import DurableRunRecord
+    from onetool.state.run_records import RunRecord
     from onetool.state.storage import State
     from onetool.util.problem import Problem
     from onetool_child.json_types import JsonMapping, JsonObject
@@ -42,7 +42,7 @@ class Upstreams(Protocol):
 class RunService(Protocol):
     """Runs, as code reaches them: see `onetool.runs.runs`."""
 
-    async def find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord: ...
+    async def find_own(self, run_id: str, agent: str, token_id: str) -> RunRecord: ...
     async def get_result(self, run_id: str, agent: str, token_id: str, seconds: float) -> Any: ...
     async def start_call(self, tool_name: str, arguments: JsonMapping, context: ToolContext) -> str: ...
     async def plan(self, code: str, context: ToolContext) -> JsonObject: ...

@@ -10,7 +10,7 @@ from types import EllipsisType
 from onetool.config.model import Issuer, Token
 from onetool.errors import ArgumentError, Interrupted, describe
 from onetool.runs.grants import ANY
-from onetool.state.run_records import CallState, Decision, DurableRunRecord, Grant
+from onetool.state.run_records import CallState, Decision, Grant, RunRecord
 from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
 from onetool_child.json_types import JsonObject
 
@@ -58,7 +58,7 @@ def _parse_arguments(call: str) -> tuple[JsonObject, tuple[str, ...]]:
     return patterns, tuple(varying)
 
 
-def complete(decision: Decision, run: DurableRunRecord, expires: float) -> Decision:
+def complete(decision: Decision, run: RunRecord, expires: float) -> Decision:
     """Return the decision with the agent, the run and the expiry of its grants. Those of a run end then."""
     grants: list[Grant] = []
     for grant in decision.grants:
@@ -69,7 +69,7 @@ def complete(decision: Decision, run: DurableRunRecord, expires: float) -> Decis
     return replace(decision, grants=tuple(grants))
 
 
-def is_revoked(run: DurableRunRecord, tokens: Iterable[Token], issuers: Iterable[Issuer]) -> bool:
+def is_revoked(run: RunRecord, tokens: Iterable[Token], issuers: Iterable[Issuer]) -> bool:
     """Return whether the token, or the issuer of the subject, that started the run is no longer accepted.
 
     A token or JWT that has expired since does not count: calls may wait for a person longer than it is valid.

@@ -37,7 +37,7 @@ from onetool.runs.replay import (
     read_result,
     record_result,
 )
-from onetool.state.run_records import ENDED, CallState, DurableCall, DurableRunRecord, RunState
+from onetool.state.run_records import ENDED, CallState, DurableCall, RunRecord, RunState
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -101,7 +101,7 @@ class Gate:
     def __init__(
         self,
         runs: "Runs",
-        record: DurableRunRecord,
+        record: RunRecord,
         policy: Policy,
         labels: SessionLabels | None = None,
         *,
@@ -133,7 +133,7 @@ class Gate:
         self._asking: asyncio.Future[None] | None = None
 
     @property
-    def record(self) -> DurableRunRecord:
+    def record(self) -> RunRecord:
         return self.entry.record
 
     @property
@@ -144,10 +144,6 @@ class Gate:
     def is_replayable(self) -> bool:
         """Whether another process may continue the run, or make its call."""
         return self.record.is_replayable
-
-    @property
-    def correlation_id(self) -> str:
-        return self.record.id.removeprefix("r_")
 
     @property
     def is_closing(self) -> bool:
@@ -171,7 +167,7 @@ class Gate:
         """The parameters of the cell that make a run repeatable."""
         if not self.is_replayable:
             return {}
-        replay = {"seed": self.record.seed, "clock": self.record.started, "until": self.recorded.settled}
+        replay = {"seed": self.id, "clock": self.record.at, "until": self.recorded.settled}
         return {"pausable": True, "replay": replay}
 
     # --- the three steps of a call ----------------------------------------------------------------------------------
@@ -311,7 +307,7 @@ class Gate:
         arguments = await encode_in_thread(args)
         if self.record.kind == "call" and not self.record.code:
             code = f'{{"tool":{json.dumps(tool.name)},"arguments":{arguments},"account":{json.dumps(account)}}}'
-            await self.entry.update(code=code)
+            await self.entry.update(name=tool.name, code=code)
         if account:  # people see it as an argument, and a replayed call must have the same
             arguments = encode_arguments({**args, ACCOUNT_ARGUMENT: account})
         key = digest_call(tool.name, arguments)

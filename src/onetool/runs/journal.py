@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from onetool.state.run_records import DurableCall, DurableRunRecord, Grant, RunState
+from onetool.state.run_records import DurableCall, Grant, RunRecord, RunState
 from onetool.state.run_store import RunTables
 from onetool.util.background_tasks import BackgroundTasks
 
@@ -67,7 +67,7 @@ class Journal:
 class JournalEntry:
     """One run in the journal: its record, and the calls that are not written yet."""
 
-    def __init__(self, journal: Journal, record: DurableRunRecord) -> None:
+    def __init__(self, journal: Journal, record: RunRecord) -> None:
         self.record = record
         self.is_stored = bool(record.owner)
         self._journal = journal

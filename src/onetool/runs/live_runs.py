@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from onetool.core.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
-from onetool.stats.history import MAX_CALLS
-from onetool.stats.record import CallRecord, RunRecord
+from onetool.state.run_records import RunRecord
+from onetool.stats.history import MAX_CALLS, RunWithCalls
+from onetool.stats.record import CallRecord
 from onetool_child.json_types import JsonObject
 
 MAX_WAITING_EVENTS = 1000
 JSON = JsonObject
-RunWithCalls = tuple[RunRecord, list[CallRecord]]
 
 
 @dataclass(slots=True)
@@ -31,9 +31,7 @@ class _ActiveRun:
     calls: dict[int, CallRecord] = field(default_factory=dict)
 
     def is_visible(self, agent: str | None, token_id: str | None) -> bool:
-        if agent is None:
-            return True
-        return agent == self.run.agent and token_id in {None, self.run.token_id} and not self.is_foreign
+        return self.run.is_visible(agent, token_id) and (agent is None or not self.is_foreign)
 
 
 @dataclass(slots=True)
@@ -101,30 +99,21 @@ class LiveRuns:
         if live is None:
             if isinstance(event, CallFinished | RunFinished):  # the run ended, or started before this object existed
                 return
-            context = event.context
-            run = RunRecord(
-                run_id,
-                context.agent_id,
-                events.session,
-                at=now,
-                kind="run" if isinstance(event, RunStarted) else "call",
-                name=event.name,
-                client=context.caller.client,
-                command=event.command if isinstance(event, RunStarted) else "",
-                actor=context.actor,
-                token_id=context.token_id,
-                directory=str(context.working_dir),
-            )
+            run = events.build_run(event, now)
+            if isinstance(event, RunStarted):
+                run.code = event.command
             live = self._live[run_id] = _ActiveRun(run, event.call_id, is_foreign)
         if isinstance(event, CallStarted):
-            live.run = live.run._replace(calls=live.run.calls + 1)
+            run = live.run
+            run.calls += 1
             if len(live.calls) < MAX_CALLS:
-                run_fields = live.run.agent, live.run.session, run_id
-                live.calls[event.call_id] = CallRecord(event.name, *run_fields, None, None, 0, now, event.call_id)
+                call = CallRecord(event.name, run.agent, run.session, run_id, None, None, 0, now, event.call_id)
+                live.calls[event.call_id] = call
         elif isinstance(event, CallFinished):
-            live.run = live.run._replace(failed=live.run.failed + (event.error is not None))
-            if (call := live.calls.get(event.call_id)) is not None:
-                live.calls[event.call_id] = call._replace(seconds=event.seconds, error_type=event.error)
+            live.run.failed += event.error is not None
+            if event.call_id in live.calls:
+                live.calls[event.call_id].seconds = event.seconds
+                live.calls[event.call_id].error_type = event.error
         if isinstance(event, CallFinished | RunFinished) and event.call_id == live.root_id:
             del self._live[run_id]
         self._publish_event(live, event, now)
@@ -135,7 +124,7 @@ class LiveRuns:
         run = live.run
         message = {
             "event": event.kind,
-            "runID": run.run_id,
+            "runID": run.id,
             "kind": "run" if isinstance(event, RunStarted | RunFinished) else "call",
             "name": event.name,
             "agent": run.agent,
@@ -146,7 +135,7 @@ class LiveRuns:
             "atMs": to_ms(now - run.at),
             "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,
-            **({"command": run.command} if isinstance(event, RunStarted) else {}),
+            **({"command": run.code} if isinstance(event, RunStarted) else {}),
         }
         for watcher in self._watchers:
             if live.is_visible(watcher.agent, watcher.token_id):

@@ -19,7 +19,7 @@ from onetool.core.names import python_name
 from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.tool import Result, Tool
 from onetool.errors import ToolError, describe
-from onetool.state.run_records import CallState, DurableCall, DurableRunRecord
+from onetool.state.run_records import CallState, DurableCall, RunOutcome, RunRecord, RunState
 from onetool.util.large_data import is_large
 from onetool.util.raw_json import RawJson
 from onetool_child.data import as_data
@@ -211,20 +211,24 @@ def not_replayable(run_id: str, reason: str = NOT_RECORDED) -> ToolError:
     return ToolError(f"cannot replay {run_id}: {reason}", hint=hint if reason == NOT_RECORDED else "")
 
 
-def check_replayable(run: DurableRunRecord, calls: Iterable[DurableCall]) -> None:
+def check_replayable(run: RunRecord, calls: Iterable[DurableCall]) -> None:
     """Raise if a run cannot be replayed from its journal."""
     reason = ""
     if run.kind != "run":
         reason = "it is a single call"
-    elif run.state not in {"done", "failed"} or run.outcome is None:
-        reason = f"it is {run.state}" if run.state not in {"done", "failed"} else NOT_RECORDED
-    elif not run.is_replayable or any(call.result is None for call in calls if call.state in SETTLED):
+    elif run.state not in {RunState.DONE, RunState.FAILED}:
+        reason = f"it is {run.state}"
+    elif (
+        run.outcome is None
+        or not run.is_replayable
+        or any(call.result is None for call in calls if call.state in SETTLED)
+    ):
         reason = NOT_RECORDED
     else:
-        outcome = json.loads(run.outcome)
-        if outcome["is_cut"]:
+        outcome = RunOutcome.read(run)
+        if outcome.is_cut:
             reason = "its value is too large"
-        elif outcome["error"] and outcome["error"].get("hint") == TIMEOUT_HINT:
+        elif outcome.error and outcome.error.get("hint") == TIMEOUT_HINT:
             reason = "it timed out"
     if reason:
         raise not_replayable(run.id, reason)

@@ -1,49 +1,26 @@
 """One list of all runs: those that execute, those that wait for people, and those that have ended.
 
 Events tell which runs this process executes, the journal has runs with effects or approvals, and the statistics have
-those that have ended. A run that waits is listed once, with its state in the journal. All have the same filters, order
-and pages, and the cost of a page does not depend on the number of runs that have ended.
+those that have ended. All have the same filters, order and pages, and the cost of a page does not depend on the number
+of runs that have ended.
 """
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from onetool.errors import ToolError
-from onetool.state.run_records import ENDED, OPEN, UNANSWERED, DurableRunRecord, RunState
+from onetool.state.run_records import ENDED, OPEN, RunRecord, RunState
 from onetool.state.run_store import RunTables
 from onetool.stats import history
 from onetool.stats.database import StatisticsDatabase
-from onetool.stats.history import MAX_RUNS, Position, RunFilter
-from onetool.stats.record import RunRecord
+from onetool.stats.history import MAX_RUNS, Position, RunFilter, RunPage
 from onetool.util.redact import Redactor
 
 MAX_OPEN = 1_000
 MAX_ENDED = 200  # of the journal, which may be missing in the statistics
 MAX_CODE_CHARS = 5_000
 T = TypeVar("T")
-
-
-class ListedRun(NamedTuple):
-    """A run with its entry in the journal, if that says more than its record."""
-
-    record: RunRecord
-    durable: DurableRunRecord | None = None
-
-    @property
-    def state(self) -> str:
-        """The state: `running`, `waiting` for a person, `completed` or `failed`."""
-        if self.durable is not None and self.durable.state in UNANSWERED:
-            return "waiting"
-        if self.record.error_type:
-            return "failed"
-        is_done = self.durable is not None and self.durable.state is RunState.DONE
-        return "completed" if is_done or self.record.seconds is not None else "running"
-
-
-class ListPage(NamedTuple):
-    runs: list[ListedRun]
-    next: Position | None  # the position to continue from; None at the end
 
 
 class AllRuns:
@@ -62,67 +39,61 @@ class AllRuns:
         self._statistics = statistics
         self._journal = journal
         self._redact = redact
-        self._active = active
+        self._active = {run.id: run for run in active}
         self._skips_unreadable = skips_unreadable
 
-    def list_page(self, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS) -> ListPage:
+    def list_page(self, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS) -> RunPage:
         """Return the runs after a position. A page may have fewer runs than `size`, or none, and not be the last."""
-        pages = [
-            page
-            for database in self._statistics
-            if (page := self._read(history.list_page, database, criteria, after, size)) is not None
-        ]
-        others = {run.record.run_id: run for run in self._list_others()}
-        descending = criteria.order != "oldest"
-        # Beyond the first position at which a source has more, the order of the merged runs is not known.
-        ends = [page.next for page in pages if page.next is not None]
-        border = None
-        if ends:
-            border = max(ends) if descending else min(ends)
+        runs: dict[str, RunRecord] = {}
+        border: Position | None = None  # beyond it, the order of the merged runs is not known
+        for database in self._statistics:
+            page = self._read(history.list_page, database, criteria, after, size)
+            if page is not None:
+                runs.update((run.id, run) for run in page.runs)
+                if page.next is not None and (border is None or criteria.is_before(page.next, border)):
+                    border = page.next
+        in_journal = self._add_others(runs, criteria)
+        listed: list[RunRecord] = []
+        for run in runs.values():
+            position = criteria.get_position(run)
+            is_next = after is None or criteria.is_before(after, position)
+            if is_next and (border is None or not criteria.is_before(border, position)):
+                listed.append(run)
+        listed.sort(key=criteria.get_position, reverse=criteria.is_descending)
+        if len(listed) > size:
+            border = criteria.get_position(listed[size - 1])
+        for run in listed[:size]:
+            if not run.calls and run.id in in_journal:
+                run.calls = len(self._read(self._journal.list_calls, run.id) or [])
+        return RunPage(listed[:size], border)
 
-        def is_between(position: Position) -> bool:
-            if descending:
-                return (after is None or position < after) and (border is None or position >= border)
-            return (after is None or position > after) and (border is None or position <= border)
+    def _add_others(self, runs: dict[str, RunRecord], criteria: RunFilter) -> set[str]:
+        """Add active runs and those of the journal to runs of the statistics. Return the IDs in the journal."""
+        active = dict(self._active)
+        in_journal: set[str] = set()
+        for run in self._list_journal(list(runs)):
+            in_journal.add(run.id)
+            recorded = runs.pop(run.id, None)
+            merged = merge(run, active.pop(run.id, None) or recorded, self._redact)
+            if criteria.matches(merged) if merged.seconds is None else criteria.matches_state(merged):
+                runs[run.id] = merged
+        for run in active.values():
+            if criteria.matches(run):
+                runs.setdefault(run.id, run)
+        return in_journal
 
-        waiting = {run_id for run_id, run in others.items() if run.durable is not None}
-        finished: set[str] = set()
-        runs: list[ListedRun] = []
-        for page in pages:
-            for record in page.runs:
-                finished.add(record.run_id)
-                if record.run_id not in waiting:
-                    runs.append(ListedRun(record))
-        for run_id, run in others.items():
-            if criteria.matches(run.record, run.state) and (run_id in waiting or run_id not in finished):
-                runs.append(run)
-        placed = [(criteria.get_position(run.record), run) for run in runs]
-        placed = sorted((item for item in placed if is_between(item[0])), key=lambda item: item[0], reverse=descending)
-        if len(placed) > size:
-            border = placed[size - 1][0]
-        return ListPage([self._count_calls(run) for _, run in placed[:size]], border)
-
-    def _list_others(self) -> Iterable[ListedRun]:
-        """Yield runs that have not ended, and journal entries that are not in the statistics."""
+    def _list_journal(self, recorded: Collection[str]) -> Iterator[RunRecord]:
+        """Yield runs of the journal that have not ended, that are recorded, or that are not in the statistics."""
         journal = self._journal
-        runs = self._read(journal.list_runs, OPEN, limit=MAX_OPEN) or []
-        newest = self._read(journal.list_runs, limit=MAX_ENDED) or []
-        ended = {_get_run_id(run): run for run in newest if run.state in ENDED}
+        yield from self._read(journal.list_runs, OPEN, limit=MAX_OPEN) or []
+        if recorded:
+            yield from self._read(journal.list_runs, ENDED, ids=recorded) or []
+        newest = self._read(journal.list_runs, ENDED, limit=MAX_ENDED) or []
+        ended = {run.id: run for run in newest if run.id not in recorded}
         for database in self._statistics if ended else ():
             for run_id in self._read(history.find_ids, database, list(ended)) or ():
                 ended.pop(run_id, None)
-        active: dict[str, RunRecord | None] = {record.run_id: record for record in self._active}
-        for run in (*runs, *ended.values()):
-            record = active.pop(_get_run_id(run), None)
-            yield ListedRun(_to_record(run, self._redact) if record is None else record, run)
-        yield from (ListedRun(record) for record in active.values() if record is not None)
-
-    def _count_calls(self, run: ListedRun) -> ListedRun:
-        """Count the calls if the run is only in the journal."""
-        if run.durable is None or run.record.calls:
-            return run
-        calls = self._read(self._journal.list_calls, run.durable.id) or []
-        return run._replace(record=run.record._replace(calls=len(calls)))
+        yield from ended.values()
 
     def _read(self, function: Callable[..., T], /, *arguments: object, **options: object) -> T | None:
         try:
@@ -133,24 +104,11 @@ class AllRuns:
             return None
 
 
-def _get_run_id(run: DurableRunRecord) -> str:
-    return run.id.removeprefix("r_")
-
-
-def _to_record(run: DurableRunRecord, redact: Redactor) -> RunRecord:
-    """Return a run from the journal as a record. How long it took is not known."""
-    is_run = run.kind == "run"
-    failed = run.state in ENDED and run.state is not RunState.DONE
-    return RunRecord(
-        _get_run_id(run),
-        run.agent,
-        error_type=str(run.state) if failed else None,
-        at=run.started,
-        kind=run.kind,
-        name="run" if is_run else str(json.loads(run.code or "{}").get("tool", "call")),
-        client=run.client,
-        command=redact.redact_prefix(run.code, MAX_CODE_CHARS) if is_run else "",
-        actor=run.actor,
-        token_id=run.token_id,
-        directory=run.directory,
-    )
+def merge(run: RunRecord, other: RunRecord | None, redact: Redactor) -> RunRecord:
+    """Return a run of the journal, which knows its state, with what its events or the statistics tell about it."""
+    is_continued = other is not None and other.seconds is not None and run.state in OPEN
+    if other is not None and not is_continued:
+        return replace(other, state=run.state, reason=run.reason, expires=run.expires)
+    code = redact.redact_prefix(run.code, MAX_CODE_CHARS) if run.kind == "run" else ""
+    has_failed = run.state in ENDED and run.state is not RunState.DONE
+    return replace(run, code=code, error_type=str(run.state) if has_failed else None)

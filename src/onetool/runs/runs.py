@@ -25,7 +25,7 @@ from onetool.children.process import Variables
 from onetool.config.load import Loaded
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
-from onetool.core.bus.events import RunFinished
+from onetool.core.bus.events import RUN, RunFinished
 from onetool.core.context import Application, CallClient, Caller, CallGates, RunScope, ToolContext
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.registry import find_hidden_error
@@ -62,8 +62,8 @@ from onetool.state.run_records import (
     CallState,
     Decision,
     DurableCall,
-    DurableRunRecord,
     RunOutcome,
+    RunRecord,
     RunState,
 )
 from onetool.state.run_store import RunTables
@@ -136,7 +136,7 @@ class Runs:
         redact: Redactor,
         log: Log,
         environment: Variables,
-        is_revoked: Callable[[DurableRunRecord], bool],
+        is_revoked: Callable[[RunRecord], bool],
         record_decision: Callable[..., Awaitable[None]],
         keeps_cells: bool = MEASURES_WORK,
     ) -> None:
@@ -208,7 +208,7 @@ class Runs:
                 ask=output.channel.approve,
                 hold=self.settings.wait,
             )
-            context = self._make_context(caller, gate, gate.correlation_id, output, meta)
+            context = self._make_context(caller, gate, gate.id, output, meta)
         except ToolError as error:
             return _refuse(error)
         work = self._execute_code(command, gate, context, output, caller.session)
@@ -263,11 +263,9 @@ class Runs:
         async with self._plan_turns[context.agent_id]:
             return await make_plan(self._runner, code, context, self._redact.redact_data)
 
-    async def replay(
-        self, record: DurableRunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext
-    ) -> Answer:
+    async def replay(self, record: RunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext) -> Answer:
         """Run code with the recorded answers of a run, and return its answer. No tool is called."""
-        gate = ReplayGate(record.seed, record.started, list_answered(calls))
+        gate = ReplayGate(record.id, record.at, list_answered(calls))
         context = replace(context, run=context.run._replace(gate=gate))
         return await self._runner.run(code, context, RunOutput(keeps_value=True), record.format)
 
@@ -298,7 +296,7 @@ class Runs:
         ids = chain([first_id], iter(_make_id, ""))
         gates = CallGates(
             self._find_labels(caller),
-            lambda: self.open_gate(caller, "call", correlation_id=next(ids), ask=ask, hold=hold),
+            lambda: self.open_gate(caller, "call", run_id=next(ids), ask=ask, hold=hold),
         )
         return self._make_context(caller, gates, first_id, output, meta)
 
@@ -315,7 +313,7 @@ class Runs:
             raise error
         caller = replace(context.caller, agent=context.agent_id)
         code = json.dumps({"tool": tool_name, "arguments": as_data(dict(arguments))})
-        gate = self.open_gate(caller, "call", code=code, hold=math.inf)
+        gate = self.open_gate(caller, "call", name=tool_name, code=code, hold=math.inf)
         gate.labels = context.run.labels
         gate.keeps_outcome = True
         if tool.is_resumable:  # if this process ends, another one gets the result
@@ -333,7 +331,8 @@ class Runs:
         caller: Caller,
         kind: str,
         *,
-        correlation_id: str = "",
+        run_id: str = "",
+        name: str = RUN,
         code: str = "",
         preset_format: str | None = None,
         ask: Approver | None = None,
@@ -341,20 +340,19 @@ class Runs:
     ) -> Gate:
         """Return the gate for a new run or call. Nothing is stored until it has an effect or asks."""
         policy, via = self._agents.get_policy(caller.agent)
-        correlation_id = correlation_id or _make_id()
-        record = DurableRunRecord(
-            id=f"r_{correlation_id}",
+        record = RunRecord(
+            id=run_id or _make_id(),
             agent=caller.agent,
             code=code,
             kind=kind,
+            name=name,
             token_id=caller.token_id,
             actor=caller.actor,
             client=caller.client,
             directory=self._directory,
             python=self._python,
-            seed=correlation_id,
             is_replayable=policy.can_ask or (self.settings.record and kind == "run"),
-            started=time.time(),
+            at=time.time(),
             format=preset_format,
         )
         return Gate(self, record, policy, self._find_labels(caller), via=via, ask=ask, hold=hold)
@@ -446,7 +444,7 @@ class Runs:
         record = gate.record
         caller = Caller(record.agent, token_id=record.token_id, actor=record.actor, client=record.client)
         output = RunOutput(keeps_value=True)
-        context = self._make_context(caller, gate, gate.correlation_id, output)
+        context = self._make_context(caller, gate, gate.id, output)
         if record.kind == "run":
             return await self._execute_code(record.code, gate, context, output)
         call = json.loads(record.code)
@@ -533,7 +531,7 @@ class Runs:
         self._report("run.waiting", run=gate.id, agent=gate.record.agent, text=text)
         self._watch()
 
-    def check_place(self, record: DurableRunRecord, via: str) -> None:
+    def check_place(self, record: RunRecord, via: str) -> None:
         """Raise unless calls of the agent may be approved in this place, which is one of `approvals.via`."""
         try:
             places = self._agents.get_policy(record.agent)[1]
@@ -545,7 +543,7 @@ class Runs:
             message = f"calls of agent {record.agent} cannot be approved here: approvals.via has no {via!r} ({setting})"
             raise CallRejected(message, code="forbidden", run=record.id)
 
-    def check_starter(self, record: DurableRunRecord) -> None:
+    def check_starter(self, record: RunRecord) -> None:
         """Raise if the token that started the run was revoked: its calls can only be rejected."""
         if self._is_revoked(record):
             message = f"run {record.id} cannot continue: {record.actor or 'its token'} was revoked"
@@ -581,7 +579,7 @@ class Runs:
         await self._refresh()
         return numbers
 
-    async def _find_decidable(self, run_id: str, via: str) -> DurableRunRecord:
+    async def _find_decidable(self, run_id: str, via: str) -> RunRecord:
         record = await self.journal.call(RunTables.get_run, run_id)
         if record is None:
             raise ToolNotFound(f"no run {quote(run_id)}")
@@ -604,7 +602,7 @@ class Runs:
         await self._refresh()
 
     async def _record_decision(
-        self, event: str, record: DurableRunRecord, decision: str, numbers: Sequence[int], by: str, **facts: Any
+        self, event: str, record: RunRecord, decision: str, numbers: Sequence[int], by: str, **facts: Any
     ) -> None:
         """Write a decision of a person to the audit log and the log before it is applied. Raise if that fails."""
         facts = {"run": record.id, "agent": record.agent, "decision": decision, "calls": list(numbers), **facts}
@@ -678,7 +676,7 @@ class Runs:
         if self._is_server:
             await self._continue_orphans()
 
-    def _stop(self, gate: Gate, record: DurableRunRecord) -> None:
+    def _stop(self, gate: Gate, record: RunRecord) -> None:
         """End a run that a person stopped. Its request gets an error."""
         gate.entry.record = record
         gate.stopped = CallRejected(f"run {gate.id} was stopped: {record.reason or 'by a person'}", run=gate.id)
@@ -698,7 +696,7 @@ class Runs:
             if record is not None and record.state not in ENDED and not is_here:
                 await self._continue_record(record)
 
-    async def _continue_record(self, record: DurableRunRecord) -> None:
+    async def _continue_record(self, record: RunRecord) -> None:
         is_elsewhere = record.is_replayable and record.directory != self._directory
         if is_elsewhere or 0 < record.expires <= self.journal.store.now():
             return
@@ -770,14 +768,14 @@ class Runs:
             return describe_pause(run_id, waiting)
         return f"running: run {run_id} has not ended yet. {continue_later(run_id)}"
 
-    async def find_own(self, run_id: str, agent: str, token_id: str) -> DurableRunRecord:
+    async def find_own(self, run_id: str, agent: str, token_id: str) -> RunRecord:
         """Return a run of this agent and token; `last` is the last one that was recorded and worked."""
         if run_id == LAST:
             done = await self.journal.call(RunTables.list_runs, (RunState.DONE,), agent=agent)
             own = (run for run in done if run.kind == "run" and run.outcome and token_id in {"", run.token_id})
             run_id = next((run.id for run in own), LAST)
         record = await self.journal.call(RunTables.get_run, run_id)
-        if record is None or record.agent != agent or token_id not in {"", record.token_id}:
+        if record is None or not record.is_visible(agent, token_id or None):
             raise ToolNotFound(
                 f"no run {quote(run_id)}", hint="runs are kept for a week, for the agent that started them"
             )
@@ -804,7 +802,7 @@ def _check_waiting(run_id: str, others: Collection[int]) -> None:
 
 
 def _make_id() -> str:
-    return os.urandom(16).hex()
+    return f"r_{os.urandom(16).hex()}"
 
 
 def _refuse(error: ToolError) -> Answer:

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
@@ -16,7 +16,7 @@ from onetool.runner.runner import Runner
 from onetool.runs.replay import check_replayable
 from onetool.snippets.parameters import make_template
 from onetool.snippets.saved_snippets import SavedSnippet
-from onetool.state.run_records import DurableCall, DurableRunRecord, RunState
+from onetool.state.run_records import DurableCall, RunOutcome, RunRecord, RunState
 from onetool.state.run_store import RunTables
 from onetool.util.text import quote
 from onetool_child.data import as_data
@@ -57,9 +57,7 @@ class SnippetSaver:
         if not description.strip() or len(description) > MAX_DESCRIPTION_CHARS:
             raise ArgumentError(f"invalid description (expected 1 to {MAX_DESCRIPTION_CHARS} characters)")
 
-    def _make(
-        self, name: str, description: str, run: DurableRunRecord, calls: list[DurableCall], agent: str
-    ) -> SavedSnippet:
+    def _make(self, name: str, description: str, run: RunRecord, calls: list[DurableCall], agent: str) -> SavedSnippet:
         code = fence_processor.strip(run.code)
         if snippets.is_snippet(code):
             raise ToolError(f"run {run.id} is already a call of a snippet")
@@ -69,13 +67,12 @@ class SnippetSaver:
         return SavedSnippet(agent, name, description, body, params, run.id, time.time())
 
     async def _test(
-        self, snippet: SavedSnippet, run: DurableRunRecord, calls: list[DurableCall], context: ToolContext
+        self, snippet: SavedSnippet, run: RunRecord, calls: list[DurableCall], context: ToolContext
     ) -> None:
         """Replay the snippet with its defaults."""
         known = {snippet.name: snippet.to_snippet()}
         code = await anyio.to_thread.run_sync(snippets.expand_call, snippet.name, {}, known)
         answer = await self._runs.replay(run, calls, code, context)
-        expected: Any = json.loads(run.outcome or "{}")["value"]
-        if answer.is_error or as_data(answer.value) != expected:
+        if answer.is_error or as_data(answer.value) != RunOutcome.read(run).value:
             problem = answer.text if answer.is_error else "it returned another value"
             raise ToolError(f"run {run.id} cannot be saved: the replay of the snippet differs: {problem}")

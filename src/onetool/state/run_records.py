@@ -9,6 +9,7 @@ from onetool.errors import Interrupted, describe
 from onetool_child.json_types import JsonMapping
 
 SHORT_ID_CHARS = 10  # of the ID of a run, in commands to type
+CANCELLED_ERROR = "cancelled"  # the type of the error
 MAX_VALUE_BYTES = 1 << 20  # of the value of a run; a larger one is in the result store
 
 
@@ -27,6 +28,13 @@ class RunState(StrEnum):
 UNANSWERED = (RunState.WAITING, RunState.HALTED)
 OPEN = (RunState.RUNNING, *UNANSWERED)
 ENDED = frozenset(RunState).difference(OPEN)
+
+
+def get_end_state(error_type: str | None) -> RunState:
+    """Return the state of a run that has ended with this error."""
+    if error_type is None:
+        return RunState.DONE
+    return RunState.CANCELLED if error_type == CANCELLED_ERROR else RunState.FAILED
 
 
 class CallState(StrEnum):
@@ -62,28 +70,56 @@ class DurableCall:
 
 
 @dataclass(frozen=True, slots=True)
-class DurableRunRecord:
-    """A run, or a call outside of a run (`kind` is "call"; `code` is then JSON with `tool` and `arguments`)."""
+class StoredValues:
+    """Texts of a run or a call for people: what it printed, received and returned. None if there is none any more."""
+
+    printed: str | None = None
+    arguments: str | None = None
+    result: str | None = None
+    error: str | None = None  # the message
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """A run, or a call outside of a run (`kind` is "call"; `code` is then JSON with `tool` and `arguments`).
+
+    The journal stores it sealed, while the run may have to continue. The statistics store what is listed and counted.
+    """
 
     id: str  # r_ and 32 hexadecimal digits
     agent: str
-    code: str
+    code: str = ""
     kind: str = "run"
-    token_id: str = ""
+    name: str = "run"  # of the tool, if it is a call
+    token_id: str = ""  # a new token of the same name has another one
     actor: str = ""  # who started it: the name of a token, or the subject of an issuer
     client: str = ""
     directory: str = ""  # the working directory of the application
-    settings: str = ""  # digest of the agent's effective settings
-    python: str = ""  # version of the interpreter
-    seed: str = ""
-    is_replayable: bool = False
-    started: float = 0.0
-    expires: float = 0.0
+    at: float = 0.0  # when it started
+    seconds: float | None = None  # how long it took; None while that is not known
+    error_type: str | None = None  # if it failed
+    # Counted by the statistics, `round_trips` are the calls of the code; `calls` also includes calls that tools made.
+    session: str = ""
+    round_trips: int = 0
+    answer_tokens: int = 0
+    result_tokens: int = 0
+    calls: int = 0
+    failed: int = 0
+    cost: float = 0.0  # the sum of `cost_per_call` of its calls
+    values: StoredValues | None = None
     state: RunState = RunState.RUNNING
-    reason: str = ""
+    reason: str = ""  # for its state
+    # For the process that continues it.
+    python: str = ""  # version of the interpreter
+    is_replayable: bool = False
+    expires: float = 0.0
     owner: str = ""  # identifies the process that executes it; see `RunTables.is_alive`
     outcome: str | None = None  # JSON of a `RunOutcome`
     format: str | None = None  # the preset output format
+
+    def is_visible(self, agent: str | None, token_id: str | None) -> bool:
+        """Return whether somebody may see it who sees runs of this agent and token; None sees all."""
+        return agent in {None, self.agent} and token_id in {None, self.token_id}
 
 
 class RunOutcome(NamedTuple):
@@ -102,7 +138,7 @@ class RunOutcome(NamedTuple):
         return json.dumps(self._replace(value=None, is_cut=True)._asdict(), ensure_ascii=False, default=str)
 
     @classmethod
-    def read(cls, run: DurableRunRecord) -> "RunOutcome":
+    def read(cls, run: RunRecord) -> "RunOutcome":
         """Return the outcome of a run that has ended."""
         if run.outcome is not None:
             data = json.loads(run.outcome)

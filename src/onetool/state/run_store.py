@@ -20,8 +20,8 @@ from onetool.state.run_records import (
     CallState,
     Decision,
     DurableCall,
-    DurableRunRecord,
     Grant,
+    RunRecord,
     RunState,
 )
 from onetool.state.sqlite_database import Row, SealedDatabase, StateDatabase, Transaction
@@ -118,7 +118,7 @@ class RunTables:
 
     # --- runs -------------------------------------------------------------------------------------------------
 
-    def put_run(self, run: DurableRunRecord, calls: Iterable[DurableCall] = ()) -> None:
+    def put_run(self, run: RunRecord, calls: Iterable[DurableCall] = ()) -> None:
         """Store a run with its calls so far. It survives a power failure if a call is pending.
 
         A run that is stored keeps its state, reason, owner and outcome.
@@ -161,7 +161,7 @@ class RunTables:
                 if run.state not in ENDED and not self._is_lost(run, state):
                     self._update_run(database, replace(run, state=state))
 
-    def get_run(self, run_id: str) -> DurableRunRecord | None:
+    def get_run(self, run_id: str) -> RunRecord | None:
         return next(iter(self._select_runs("WHERE id = ?", run_id)), None)
 
     def list_runs(
@@ -169,13 +169,18 @@ class RunTables:
         states: Collection[RunState] | None = None,
         *,
         agent: str | None = None,
+        ids: Collection[str] | None = None,
         limit: int = 100,
-    ) -> list[DurableRunRecord]:
-        """Return runs, newest first."""
-        chosen = tuple(states or ())
-        state = "true" if states is None else f"state IN ({_marks(chosen)})"
-        where = f"WHERE {state} AND coalesce(agent = ?, true) ORDER BY rowid DESC LIMIT ?"
-        return self._select_runs(where, *chosen, agent, limit)
+    ) -> list[RunRecord]:
+        """Return runs, newest first: all, or those in these states or with these IDs."""
+        conditions = ["coalesce(agent = ?, true)"]
+        values: list[object] = [agent]
+        for column, chosen in (("state", states), ("id", ids)):
+            if chosen is not None:
+                conditions.append(f"{column} IN ({_marks(chosen)})")
+                values += chosen
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY rowid DESC LIMIT ?"
+        return self._select_runs(where, *values, limit if ids is None else len(ids))
 
     def list_orphans(self) -> list[str]:
         """Return the IDs of open runs that wait for nobody, of this process or of one that has ended; newest first."""
@@ -200,7 +205,7 @@ class RunTables:
             self._update_run(database, replace(run, owner=owner))
         return True
 
-    def _is_lost(self, run: DurableRunRecord, state: RunState) -> bool:
+    def _is_lost(self, run: RunRecord, state: RunState) -> bool:
         """Return whether another replica has continued a run, so that only that one changes its state.
 
         A run of a replica that has ended is halted by one that cannot continue it.
@@ -336,7 +341,7 @@ class RunTables:
         """Begin a transaction. Decisions of people, which are durable, are announced to all replicas."""
         return self._database.transaction(kind=KIND, is_durable=is_durable, is_announced=is_durable)
 
-    def _run_columns(self, run: DurableRunRecord) -> Row:
+    def _run_columns(self, run: RunRecord) -> Row:
         return run.agent, run.state, run.owner, run.expires, self._seal(run, f"run {run.id}")
 
     def _call_columns(self, run_id: str, call: DurableCall) -> Row:
@@ -345,10 +350,10 @@ class RunTables:
     def _grant_columns(self, grant: Grant) -> Row:
         return grant.id, grant.agent, grant.run, grant.left, grant.expires, self._seal(grant, f"grant {grant.id}")
 
-    def _read_run(self, row: Row) -> DurableRunRecord:
+    def _read_run(self, row: Row) -> RunRecord:
         run_id, *columns, sealed = row
         record = self._open(sealed, f"run {run_id}")
-        run = DurableRunRecord(**{**record, "state": RunState(record["state"])})
+        run = RunRecord(**{**record, "state": RunState(record["state"])})
         self._compare(columns, [run.agent, run.state, run.owner, run.expires], f"run {run_id}")
         return run
 
@@ -368,7 +373,7 @@ class RunTables:
         self._compare(columns, [grant.agent, grant.run, grant.left, grant.expires], f"grant {grant_id}")
         return replace(grant, left=grant.left - uses)
 
-    def _seal(self, record: DurableRunRecord | DurableCall | Grant, about: str) -> bytes:
+    def _seal(self, record: RunRecord | DurableCall | Grant, about: str) -> bytes:
         sealed = self._database.load_sealer(KIND).seal(_encode(record), about.encode())
         self._unchecked_bytes -= len(sealed)
         return sealed
@@ -381,21 +386,21 @@ class RunTables:
         if columns != sealed:
             raise self._database.load_sealer(KIND).make_error(f"{about} was changed in {self._database.place}")
 
-    def _select_runs(self, where: str, *values: object) -> list[DurableRunRecord]:
+    def _select_runs(self, where: str, *values: object) -> list[RunRecord]:
         return [self._read_run(row) for row in self._database.select(f"{SELECT_RUNS} {where}", *values)]
 
-    def _fetch_runs(self, database: Transaction, where: str, *values: object) -> list[DurableRunRecord]:
+    def _fetch_runs(self, database: Transaction, where: str, *values: object) -> list[RunRecord]:
         return [self._read_run(row) for row in database.execute(f"{SELECT_RUNS} {where}", values)]
 
     def _fetch_calls(self, database: Transaction, where: str, *values: object) -> list[DurableCall]:
         return [self._read_call(row) for row in database.execute(f"{SELECT_CALLS} {where}", values)]
 
-    def _get_run(self, database: Transaction, run_id: str) -> DurableRunRecord:
+    def _get_run(self, database: Transaction, run_id: str) -> RunRecord:
         for run in self._fetch_runs(database, f"WHERE id = ? {self._database.row_lock}", run_id):
             return run
         raise _missing_run(run_id)
 
-    def _update_run(self, database: Transaction, run: DurableRunRecord) -> None:
+    def _update_run(self, database: Transaction, run: RunRecord) -> None:
         database.execute(UPDATE_RUN, (*self._run_columns(run), run.id))
         if run.state in ENDED:
             database.execute("UPDATE runs SET ended = ? WHERE id = ? AND ended = 0", (self._clock(), run.id))
@@ -499,7 +504,7 @@ class RunStore(RunTables):
         super().close()
 
 
-def _encode(record: DurableRunRecord | DurableCall | Grant) -> bytes:
+def _encode(record: RunRecord | DurableCall | Grant) -> bytes:
     import orjson
 
     try:

@@ -32,15 +32,17 @@ from onetool.state.opening import open_files, open_state
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.result_rows import CHUNK_BYTES, PartRows
+from onetool.state.run_records import RunRecord
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, Transaction
 from onetool.state.storage import State
 from onetool.stats import rollup, spending
 from onetool.stats.database import StatisticsFile
-from onetool.stats.record import LAST_ROWS, CallRecord, Record, RunRecord, insert_records
+from onetool.stats.record import CALL_COLUMNS, LAST_ROWS, RUN_COLUMNS, CallRecord, Record, insert_records
 from onetool.stats.tables import ADD_USES
 from onetool.util.clock_watch import ClockWatch
+from onetool.util.redact import Redactor
 from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
 
@@ -357,7 +359,8 @@ def _copy_statistics(places: Places) -> int:
                 _copy_statistics_tables(source, target)
             else:
                 version = marker[0] + 1
-                insert_records(target, _read_later(source, *json.loads(marker[1])), time.time())
+                later = _read_later(source, *json.loads(marker[1]))
+                insert_records(target, later, time.time(), Redactor().redact_prefix)
             target.execute(PUT_MARKER, (name, version, json.dumps(last).encode()))
             copied = _count_calls(target)
             if copied < count:
@@ -384,8 +387,11 @@ def _copy_statistics_tables(source: Transaction, target: Transaction) -> None:
 def _read_later(source: Transaction, call: int, run: int) -> list[Record]:
     """Return the calls and runs that were recorded after these rows."""
     records: list[Record] = []
-    for table, kind, last in (("calls", CallRecord, call), ("runs", RunRecord, run)):
-        query = f"SELECT {', '.join(kind._fields)} FROM {table} WHERE rowid > ? ORDER BY rowid"
+    for table, columns, kind, last in (
+        ("calls", CALL_COLUMNS, CallRecord, call),
+        ("runs", RUN_COLUMNS, RunRecord, run),
+    ):
+        query = f"SELECT {', '.join(columns)} FROM {table} WHERE rowid > ? ORDER BY rowid"
         rows: list[Any] = source.execute(query, (last,)).fetchall()
         records += [kind(*row) for row in rows]
     return records

@@ -1,4 +1,4 @@
-"""Values of runs and calls: printed output, arguments, results and error messages, for people who look at a run.
+"""StoredValues of runs and calls: printed output, arguments, results and error messages, for people who look at a run.
 
 They are redacted and truncated in the thread that writes them, kept for some days, and limited in total size. Failures
 with the same tool, type and message are also counted together, so that a list of errors does not read every call.
@@ -6,13 +6,14 @@ with the same tool, type and message are also counted together, so that a list o
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from onetool.state.run_records import StoredValues
 from onetool.util.raw_json import RawJson
 
 if TYPE_CHECKING:
     from onetool.state.sqlite_database import Transaction
-    from onetool.stats.record import Record
 
 BYTES_PER_TOKEN = 4
 MAX_VALUE_BYTES = 64 << 10  # of each value
@@ -69,24 +70,8 @@ WHERE coalesce(agent = :agent, true) AND coalesce(token_id = :token_id, true) OR
 Redact = Callable[[str, int], str]  # the first characters of a text, without secrets
 
 
-class DetailRecord(NamedTuple):
-    """Values of a call, or of the run itself if `call_id` is 0. They are redacted when they are written."""
-
-    run_id: str
-    call_id: int
-    redact: Redact
-    printed: str | None = None
-    arguments: str | None = None
-    result: str | None = None
-    error: str | None = None
-    at: float = 0.0
-
-    @property
-    def size(self) -> int:
-        return sum(len(value) for value in (self.printed, self.arguments, self.result, self.error) if value)
-
-
-class FailureRecord(NamedTuple):
+@dataclass(slots=True)
+class FailureRecord:
     """A failed call, or a run whose code failed."""
 
     agent: str
@@ -96,17 +81,7 @@ class FailureRecord(NamedTuple):
     error_type: str
     message: str
     run_id: str
-    redact: Redact
     at: float = 0.0
-
-
-class StoredValues(NamedTuple):
-    """Stored values of a run or a call; None if there is none, or if it is no longer stored."""
-
-    printed: str | None = None
-    arguments: str | None = None
-    result: str | None = None
-    error: str | None = None
 
 
 class FailureGroup(NamedTuple):
@@ -170,24 +145,19 @@ def _join(pieces: Iterable[bytes], limit: int) -> str:
     return b"".join(found).decode("utf-8", "ignore")
 
 
-def insert(database: "Transaction", records: "Iterable[Record]") -> None:
-    """Store the values and count the failures among the records, in the current transaction."""
-    details = []
-    failures = []
-    for record in records:
-        if isinstance(record, DetailRecord):
-            details.append(_to_row(record))
-        elif isinstance(record, FailureRecord):
-            failures.append(_to_failure(record))
-    database.executemany(INSERT_DETAIL, details)
-    database.executemany(COUNT_FAILURE, failures)
+def count_chars(values: StoredValues) -> int:
+    return sum(len(text) for text in _list_texts(values) if text)
 
 
-def _to_row(record: DetailRecord) -> tuple[Any, ...]:
-    values = [record.printed, record.arguments, record.result, record.error]
-    texts = [None if value is None else _redact(value, record.redact) for value in values]
+def _list_texts(values: StoredValues) -> tuple[str | None, ...]:
+    return values.printed, values.arguments, values.result, values.error
+
+
+def build_row(run_id: str, call_id: int, values: StoredValues, at: float, redact: Redact) -> tuple[Any, ...]:
+    """Return the row of a call, or of the run itself if `call_id` is 0, without secrets."""
+    texts = [None if text is None else _redact(text, redact) for text in _list_texts(values)]
     size = sum(len(text.encode()) for text in texts if text)
-    return record.run_id, record.call_id, *texts, size, record.at
+    return run_id, call_id, *texts, size, at
 
 
 def _redact(text: str, redact: Redact) -> str:
@@ -198,10 +168,10 @@ def _redact(text: str, redact: Redact) -> str:
     return data[:MAX_VALUE_BYTES].decode("utf-8", "ignore") + CUT
 
 
-def _to_failure(record: FailureRecord) -> tuple[Any, ...]:
-    message = to_text(record.redact(record.message, MAX_MESSAGE_CHARS)) + (
-        "…" if len(record.message) > MAX_MESSAGE_CHARS else ""
-    )
+def build_failure_row(record: FailureRecord, redact: Redact) -> tuple[Any, ...]:
+    message = to_text(redact(record.message, MAX_MESSAGE_CHARS))
+    if len(record.message) > MAX_MESSAGE_CHARS:
+        message += "…"
     owner = record.agent, record.actor, record.token_id
     names = (to_text(name[:200]) for name in (*owner, record.name, record.error_type))
     return *names, NUMBERS.sub("#", message), message, record.run_id, record.at, record.at

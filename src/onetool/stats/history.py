@@ -6,15 +6,16 @@ runs than were asked for, or none, and still have a position from which to conti
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from onetool.state.run_records import ENDED, UNANSWERED, RunRecord, RunState
 from onetool.state.sqlite_database import Transaction
 from onetool.stats import details, spending
 from onetool.stats.database import StatisticsDatabase
-from onetool.stats.details import FailureGroup, StoredValues
-from onetool.stats.record import CallRecord, RunRecord, to_column
+from onetool.stats.details import FailureGroup
+from onetool.stats.record import CALL_COLUMNS, RUN_COLUMNS, CallRecord, read_run, to_column
 from onetool.stats.spending import Spending
 from onetool_child.json_types import JsonObject
 
@@ -22,18 +23,18 @@ MAX_RUNS = 200
 MAX_CALLS = 1000  # of one run; further calls are only counted
 MAX_SCANNED = 5_000  # rows that one page looks at
 EXPORT_RUNS = 200  # in one transaction
-COLUMNS = ", ".join(RunRecord._fields)
+COLUMNS = ", ".join(RUN_COLUMNS)
 ORDERS = {"newest": ("at", "DESC"), "oldest": ("at", "ASC"), "slowest": ("seconds", "DESC")}
 # ruff: noqa: S608 - queries are built from constants
 RUN = f"""
-SELECT {COLUMNS} FROM runs WHERE run_id = :run_id AND coalesce(agent = :agent, true)
+SELECT {COLUMNS} FROM runs WHERE id = :id AND coalesce(agent = :agent, true)
 AND coalesce(token_id = :token_id, true)
 """
-CALLS = f"SELECT {', '.join(CallRecord._fields)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
+CALLS = f"SELECT {', '.join(CALL_COLUMNS)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
 # Conditions that are checked row by row.
 CONDITIONS = {
-    "tool": "(name = :tool OR EXISTS (SELECT 1 FROM calls WHERE calls.run_id = scanned.run_id AND calls.name = :tool))",
-    "text": "(lower(command) LIKE :text ESCAPE '!' OR lower(name) LIKE :text ESCAPE '!' OR run_id LIKE :text ESCAPE '!'"
+    "tool": "(name = :tool OR EXISTS (SELECT 1 FROM calls WHERE calls.run_id = scanned.id AND calls.name = :tool))",
+    "text": "(lower(code) LIKE :text ESCAPE '!' OR lower(name) LIKE :text ESCAPE '!' OR id LIKE :text ESCAPE '!'"
     " OR lower(error_type) LIKE :text ESCAPE '!' OR lower(client) LIKE :text ESCAPE '!')",
     "error": "error_type = :error",
     "min_seconds": "seconds >= :min_seconds",
@@ -41,10 +42,17 @@ CONDITIONS = {
     "since": "at >= :since",
     "until": "at < :until",
 }
-STATES = {"completed": "error_type IS NULL", "failed": "error_type IS NOT NULL"}
+STATES = {"done": "error_type IS NULL", "failed": "error_type IS NOT NULL"}
+STATE_GROUPS = {
+    "running": {RunState.RUNNING},
+    "waiting": set(UNANSWERED),
+    "done": {RunState.DONE},
+    "failed": ENDED - {RunState.DONE},
+}
 OPEN_SECONDS = 1e9  # in the order by duration, runs that have not ended come first
 Order = Literal["newest", "oldest", "slowest"]
-State = Literal["", "running", "waiting", "completed", "failed"]
+StateGroup = Literal["", "running", "waiting", "done", "failed"]
+RunWithCalls = tuple[RunRecord, list[CallRecord]]  # the calls in the order in which they started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class RunFilter:
     token_id: str | None = None
     tool: str = ""
     text: str = ""
-    state: State = ""
+    state: StateGroup = ""
     error: str = ""
     min_seconds: float | None = None
     max_seconds: float | None = None
@@ -71,23 +79,32 @@ class RunFilter:
         names = {name: to_column(getattr(self, name)) for name in ("agent", "actor", "token_id", "tool")}
         return {**fields, **names, "text": to_column(f"%{escaped}%", 1000) if escaped else ""}
 
+    @property
+    def is_descending(self) -> bool:
+        return ORDERS[self.order][1] == "DESC"
+
+    def is_before(self, position: "Position", other: "Position") -> bool:
+        """Return whether a position comes before another one in the order."""
+        return position > other if self.is_descending else position < other
+
     def get_position(self, run: RunRecord) -> "Position":
         value = getattr(run, ORDERS[self.order][0])
-        return Position(OPEN_SECONDS if value is None else value, run.run_id)
+        return Position(OPEN_SECONDS if value is None else value, run.id)
 
-    def matches(self, run: RunRecord, state: str) -> bool:
+    def matches_state(self, run: RunRecord) -> bool:
+        return not self.state or run.state in STATE_GROUPS[self.state]
+
+    def matches(self, run: RunRecord) -> bool:
         """Return whether a run that is not in the statistics matches. Its duration is not known."""
-        if self.agent not in {None, run.agent} or self.actor not in {None, run.actor}:
+        if not run.is_visible(self.agent, self.token_id) or self.actor not in {None, run.actor}:
             return False
-        if self.token_id not in {None, run.token_id}:
+        if not self.matches_state(run) or self.error not in {"", run.error_type}:
             return False
-        if self.state not in {"", state} or self.error not in {"", run.error_type} or self.tool not in {"", run.name}:
-            return False
-        if self.min_seconds is not None or self.max_seconds is not None:
+        if self.tool not in {"", run.name} or self.min_seconds is not None or self.max_seconds is not None:
             return False
         if not (self.since or 0) <= run.at < (self.until or math.inf):
             return False
-        searched = (run.command, run.name, run.run_id, run.error_type or "", run.client)
+        searched = (run.code, run.name, run.id, run.error_type or "", run.client)
         return any(self.text.lower() in text.lower() for text in searched)
 
 
@@ -101,14 +118,6 @@ class Position(NamedTuple):
 class RunPage(NamedTuple):
     runs: list[RunRecord]
     next: Position | None  # the position to continue from; None at the end
-
-
-class RunWithValues(NamedTuple):
-    """A run, its calls in the order in which they started, and the values of both."""
-
-    run: RunRecord
-    calls: list[CallRecord]
-    values: Mapping[int, StoredValues]  # by `call_id`; 0 is the run
 
 
 def list_page(
@@ -131,46 +140,51 @@ def _read_page(database: Transaction, criteria: RunFilter, after: Position | Non
     else:
         indexed += [CONDITIONS[name] for name in ("since", "until") if name in parameters]
     if after is not None:
-        indexed.append(f"({column}, run_id) {'<' if direction == 'DESC' else '>'} (:after, :after_id)")
+        indexed.append(f"({column}, id) {'<' if criteria.is_descending else '>'} (:after, :after_id)")
         parameters |= {"after": after.value, "after_id": after.run_id}
     where = f"WHERE {' AND '.join(indexed)}" if indexed else ""
-    order = f"ORDER BY {column} {direction}, run_id {direction}"
+    order = f"ORDER BY {column} {direction}, id {direction}"
     checked = [text for name, text in CONDITIONS.items() if name in parameters and text not in indexed]
     checked += [STATES[criteria.state]] if criteria.state else []
     scan = f"SELECT * FROM runs {where} {order} LIMIT {MAX_SCANNED}"
     query = f"SELECT {COLUMNS} FROM ({scan}) AS scanned {'WHERE ' if checked else ''}{' AND '.join(checked)} {order}"
     rows = database.execute(f"{query} LIMIT {size}", parameters).fetchall()
-    runs = [RunRecord(*row) for row in rows]
+    runs = [read_run(row) for row in rows]
     if len(runs) == size:
         return RunPage(runs, criteria.get_position(runs[-1]))
-    last = f"SELECT {column}, run_id FROM runs {where} {order} LIMIT 1 OFFSET {MAX_SCANNED - 1}"
+    last = f"SELECT {column}, id FROM runs {where} {order} LIMIT 1 OFFSET {MAX_SCANNED - 1}"
     found = database.execute(last, parameters).fetchone()
     return RunPage(runs, None if found is None else Position(*found))
 
 
 def find_run(
     statistics: StatisticsDatabase, run_id: str, agent: str | None = None, token_id: str | None = None
-) -> RunWithValues | None:
+) -> RunWithCalls | None:
     """Return a run with its calls and values; None if it does not exist."""
-    filters = {"run_id": to_column(run_id), "agent": to_column(agent), "token_id": to_column(token_id)}
+    filters = {"id": to_column(run_id), "agent": to_column(agent), "token_id": to_column(token_id)}
     with statistics.reading() as database:
         row = database.execute(RUN, filters).fetchone()
-        return None if row is None else _add_values(database, RunRecord(*row))
+        return None if row is None else _read_calls(database, read_run(row))
 
 
 def find_ids(statistics: StatisticsDatabase, run_ids: Collection[str]) -> set[str]:
     """Return those IDs that are in the statistics."""
-    query = f"SELECT run_id FROM runs WHERE run_id IN ({', '.join('?' * len(run_ids))})"
+    query = f"SELECT id FROM runs WHERE id IN ({', '.join('?' * len(run_ids))})"
     with statistics.reading() as database:
         return {run_id for (run_id,) in database.execute(query, tuple(run_ids))}
 
 
-def _add_values(database: Transaction, run: RunRecord) -> RunWithValues:
-    calls = [CallRecord(*each) for each in database.execute(CALLS, {"run_id": run.run_id})]
-    return RunWithValues(run, sorted(calls, key=lambda call: call.at), details.read_values(database, run.run_id))
+def _read_calls(database: Transaction, run: RunRecord) -> RunWithCalls:
+    """Return the run with its calls, and add the values of both."""
+    values = details.read_values(database, run.id)
+    run.values = values.get(0)
+    calls = [CallRecord(*row) for row in database.execute(CALLS, {"run_id": run.id})]
+    for call in calls:
+        call.values = values.get(call.call_id) if call.call_id else None
+    return run, sorted(calls, key=lambda call: call.at)
 
 
-def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[list[RunWithValues]]:
+def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[list[RunWithCalls]]:
     """Yield all runs of a list with their calls and values, in batches, each read in one transaction."""
     position: Position | None = None
     if criteria.state and criteria.state not in STATES:
@@ -178,7 +192,7 @@ def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[l
     while True:
         with statistics.reading() as database:
             page = _read_page(database, criteria, position, EXPORT_RUNS)
-            batch = [_add_values(database, run) for run in page.runs]
+            batch = [_read_calls(database, run) for run in page.runs]
         yield batch
         if (position := page.next) is None:
             return

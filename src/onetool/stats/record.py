@@ -9,17 +9,20 @@ transaction also updates the aggregates (`onetool.stats.rollup`) that reports us
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
+from onetool.state.run_records import RunRecord, StoredValues, get_end_state
 from onetool.state.sqlite_database import Transaction
 from onetool.stats import details, rollup, spending
 from onetool.stats.database import StatisticsDatabase
-from onetool.stats.details import DetailRecord, FailureRecord
+from onetool.stats.details import FailureRecord, Redact
 from onetool.stats.rollup import DAY
 from onetool.stats.tables import COUNT_USE
 from onetool.util.background import Background
 from onetool.util.clock_watch import Clock, ClockWatch, Sweep
+from onetool.util.redact import Redactor
 from onetool.util.shared_flight import SharedFlight
 from onetool_child.json_types import JsonObject
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from onetool.config.model import RunHistory, Stats
     from onetool.stats.summary import StatsSummary
 
-MAX_TEXT_CHARS = {"command": 5000}  # all other texts are names, which may come from untrusted code
+MAX_TEXT_CHARS = {"code": 5000}  # all other texts are names, which may come from untrusted code
 MAX_NAME_CHARS = 200
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
 DEFAULT_KEEP_DAYS = 365
@@ -51,7 +54,7 @@ PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalog NOT IN (SELECT catalo
 # that was continued later, after an approval, has its last outcome.
 EARLIER = "CASE WHEN runs.kind = 'call' THEN runs.{} ELSE 0 END"
 INSERT_RUN = f"""
-{{insert}} ON CONFLICT (run_id) DO UPDATE
+{{insert}} ON CONFLICT (id) DO UPDATE
 SET seconds = excluded.seconds, error_type = excluded.error_type, name = excluded.name,
 calls = {EARLIER.format("calls")} + excluded.calls, failed = {EARLIER.format("failed")} + excluded.failed,
 answer_tokens = excluded.answer_tokens, result_tokens = excluded.result_tokens,
@@ -66,7 +69,8 @@ WHERE excluded.definition_tokens > sessions.definition_tokens
 """
 
 
-class CallRecord(NamedTuple):
+@dataclass(slots=True)
+class CallRecord:
     """One tool call."""
 
     name: str
@@ -78,36 +82,16 @@ class CallRecord(NamedTuple):
     result_tokens: int
     at: float = 0.0
     call_id: int = 0  # unique in its run
+    values: StoredValues | None = None
 
 
-class RunRecord(NamedTuple):
-    """One run, or a call outside of a run, whose `kind` is "call".
-
-    `round_trips` are the calls that its code made; `calls` also includes calls that tools made.
-    """
-
-    run_id: str
-    agent: str
-    session: str = ""
-    seconds: float | None = None
-    error_type: str | None = None
-    round_trips: int = 0
-    answer_tokens: int = 0
-    result_tokens: int = 0
-    at: float = 0.0
-    kind: str = "run"
-    name: str = "run"
-    client: str = ""
-    command: str = ""
-    calls: int = 0
-    failed: int = 0
-    actor: str = ""  # the name of the token or subject that started it
-    token_id: str = ""  # the token itself; a new token of the same name has another one
-    directory: str = ""  # the working directory of the application
-    cost: float = 0.0  # the sum of `cost_per_call` of its calls
+# The columns of the tables are the first fields of the records.
+CALL_COLUMNS: Sequence[str] = CallRecord.__slots__[:-1]
+RUN_COLUMNS: Sequence[str] = RunRecord.__slots__[: RunRecord.__slots__.index("values")]
 
 
-class SessionRecord(NamedTuple):
+@dataclass(slots=True)
+class SessionRecord:
     """One client session: the tokens of each tool's definition, if loaded directly, and of the definition of `run`."""
 
     session: str
@@ -117,14 +101,15 @@ class SessionRecord(NamedTuple):
     at: float = 0.0
 
 
-class UseRecord(NamedTuple):
+@dataclass(slots=True)
+class UseRecord:
     """A call of a stored tool, which is counted by ID even if statistics are disabled."""
 
     tool: str
     at: float = 0.0
 
 
-Record = CallRecord | RunRecord | SessionRecord | UseRecord | DetailRecord | FailureRecord
+Record = CallRecord | RunRecord | SessionRecord | UseRecord | FailureRecord
 
 
 class Recorder:
@@ -135,6 +120,7 @@ class Recorder:
     keeps_values = True
     value_days: float = DEFAULT_VALUE_DAYS
     max_value_bytes = DEFAULT_MAX_VALUE_BYTES
+    redact: Redact = Redactor().redact_prefix
 
     def __init__(
         self,
@@ -155,22 +141,27 @@ class Recorder:
         self.problem: str | None = None
         self.summaries: SharedFlight[StatsSummary] = SharedFlight()  # that callers share
 
-    def configure(self, stats: "Stats", runs: "RunHistory") -> None:
+    def configure(self, stats: "Stats", runs: "RunHistory", redact: Redact) -> None:
+        """Use these settings; `redact` removes secrets from values and messages."""
         self.enabled = stats.enabled
         self.keep_days = stats.keep_days
         self.keeps_values = runs.values
         self.value_days = runs.value_days
         self.max_value_bytes = runs.max_value_bytes
+        self.redact = redact
 
     def add(self, record: Record) -> None:
         """Queue the record for the next write. Returns at once."""
-        if isinstance(record, DetailRecord):
-            if not self.keeps_values or self._pending_bytes > details.MAX_PENDING_BYTES:
-                return
-            self._pending_bytes += record.size
-        if self.enabled or isinstance(record, UseRecord):
-            self._pending.append(record if record.at else record._replace(at=self._clock()))
-            self._background.wake()
+        if not self.enabled and not isinstance(record, UseRecord):
+            return
+        if isinstance(record, CallRecord | RunRecord) and record.values is not None:
+            if self.keeps_values and self._pending_bytes <= details.MAX_PENDING_BYTES:
+                self._pending_bytes += details.count_chars(record.values)
+            else:
+                record.values = None
+        record.at = record.at or self._clock()
+        self._pending.append(record)
+        self._background.wake()
 
     def flush(self) -> None:
         """Write all queued records before returning."""
@@ -187,16 +178,15 @@ class Recorder:
         if not records:
             return True
         try:
-            self.database.write(lambda tables: insert_records(tables, records, self._clock()))
+            self.database.write(lambda tables: insert_records(tables, records, self._clock(), self.redact))
         except ToolError as error:
             self.problem = f"cannot write statistics to {self.database.place}: {error.message}"
-            # Code and values are dropped: they would take too much memory while the file cannot be written.
-            unwritten = (
-                record._replace(command="") if isinstance(record, RunRecord) else record
-                for record in reversed(records)
-                if not isinstance(record, DetailRecord)
-            )
-            self._pending.extendleft(unwritten)
+            for record in records:  # code and values would take too much memory while the file cannot be written
+                if isinstance(record, CallRecord | RunRecord):
+                    record.values = None
+                if isinstance(record, RunRecord):
+                    record.code = ""
+            self._pending.extendleft(reversed(records))
             return False
         self.problem = self.database.notice
         self._prune_sometimes()
@@ -229,13 +219,19 @@ class Recorder:
         return time.monotonic() < end
 
 
-def insert_records(tables: Transaction, records: Sequence[Record], now: float) -> None:
+def insert_records(tables: Transaction, records: Sequence[Record], now: float, redact: Redact) -> None:
     """Insert the records and update the aggregates, in the current transaction."""
     last_call, last_run = tables.execute(LAST_ROWS).fetchone()
-    tables.executemany(_insert_into("calls", CallRecord), _rows(records, CallRecord))
-    tables.executemany(INSERT_RUN.format(insert=_insert_into("runs", RunRecord)), _rows(records, RunRecord))
-    details.insert(tables, records)
-    spending.add(tables, (record for record in records if isinstance(record, RunRecord)))
+    calls = [record for record in records if isinstance(record, CallRecord)]
+    runs = [record for record in records if isinstance(record, RunRecord)]
+    tables.executemany(_insert_into("calls", CALL_COLUMNS), _read_rows(calls, CALL_COLUMNS))
+    tables.executemany(INSERT_RUN.format(insert=_insert_into("runs", RUN_COLUMNS)), _read_rows(runs, RUN_COLUMNS))
+    values = [(call.run_id, call.call_id, call.values, call.at) for call in calls if call.values is not None]
+    values += [(run.id, 0, run.values, run.at) for run in runs if run.values is not None]
+    tables.executemany(details.INSERT_DETAIL, (details.build_row(*row, redact) for row in values))
+    failures = (record for record in records if isinstance(record, FailureRecord))
+    tables.executemany(details.COUNT_FAILURE, (details.build_failure_row(failure, redact) for failure in failures))
+    spending.add(tables, runs)
     uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
     tables.executemany(COUNT_USE, uses)
     for record in records:
@@ -244,18 +240,21 @@ def insert_records(tables: Transaction, records: Sequence[Record], now: float) -
     rollup.add(tables, last_call, last_run, now)
 
 
-def _insert_into(table: str, kind: type[Record]) -> str:
-    names = kind._fields
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"  # noqa: S608
+def read_run(row: Sequence[Any]) -> RunRecord:
+    """Return the run with these values of `RUN_COLUMNS`."""
+    run = RunRecord(*row)
+    run.state = get_end_state(run.error_type)
+    return run
 
 
-def _rows(records: Iterable[Record], kind: type[Record]) -> Iterator[JsonObject]:
+def _insert_into(table: str, columns: Sequence[str]) -> str:
+    values = ", ".join(f":{name}" for name in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608
+
+
+def _read_rows(records: Iterable[CallRecord | RunRecord], columns: Sequence[str]) -> Iterator[JsonObject]:
     for record in records:
-        if isinstance(record, kind):
-            yield {
-                name: to_column(value, MAX_TEXT_CHARS.get(name, MAX_NAME_CHARS))
-                for name, value in record._asdict().items()
-            }
+        yield {name: to_column(getattr(record, name), MAX_TEXT_CHARS.get(name, MAX_NAME_CHARS)) for name in columns}
 
 
 def _insert_session(tables: Transaction, record: SessionRecord) -> None:

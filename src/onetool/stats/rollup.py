@@ -68,7 +68,7 @@ SELECT at, {RUNS_OF_TOOL}, name, agent, error_type, seconds,
 FROM (
     SELECT runs.rowid AS id, runs.at, calls.name, runs.agent, runs.error_type, runs.seconds, {SAVED} AS saved,
     {TRIPS} AS trips, count(*) AS made, sum(calls.result_tokens) AS tokens
-    FROM runs CROSS JOIN calls WHERE calls.run_id = runs.run_id AND {{which}} GROUP BY runs.rowid, calls.name
+    FROM runs CROSS JOIN calls WHERE calls.run_id = runs.id AND {{which}} GROUP BY runs.rowid, calls.name
 ) AS made WINDOW run AS (PARTITION BY id)
 """
 SOURCES = (

@@ -12,8 +12,8 @@ from onetool.stats.details import to_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from onetool.state.run_records import RunRecord
     from onetool.state.sqlite_database import Transaction
-    from onetool.stats.record import RunRecord
 
 SCHEMA = """
 CREATE TABLE spending (

@@ -12,19 +12,19 @@ CREATE TABLE calls (
 CREATE INDEX calls_at ON calls (at);
 CREATE INDEX calls_run ON calls (run_id);
 CREATE TABLE runs (
-    run_id TEXT, agent TEXT, session TEXT, seconds DOUBLE PRECISION, error_type TEXT, round_trips BIGINT,
-    answer_tokens BIGINT, result_tokens BIGINT, at DOUBLE PRECISION, kind TEXT, name TEXT, client TEXT, command TEXT,
+    id TEXT, agent TEXT, session TEXT, seconds DOUBLE PRECISION, error_type TEXT, round_trips BIGINT,
+    answer_tokens BIGINT, result_tokens BIGINT, at DOUBLE PRECISION, kind TEXT, name TEXT, client TEXT, code TEXT,
     calls BIGINT, failed BIGINT, actor TEXT, token_id TEXT, directory TEXT, cost DOUBLE PRECISION{{rowid}}
 );
-CREATE UNIQUE INDEX runs_id ON runs (run_id);
-CREATE INDEX runs_by_time ON runs (at, run_id);
-CREATE INDEX runs_by_duration ON runs (seconds, run_id);
-CREATE INDEX runs_of_agent_by_time ON runs (agent, at, run_id);
-CREATE INDEX runs_of_agent_by_duration ON runs (agent, seconds, run_id);
-CREATE INDEX runs_of_actor_by_time ON runs (actor, at, run_id);
-CREATE INDEX runs_of_actor_by_duration ON runs (actor, seconds, run_id);
-CREATE INDEX runs_of_token_by_time ON runs (token_id, at, run_id);
-CREATE INDEX runs_of_token_by_duration ON runs (token_id, seconds, run_id);
+CREATE UNIQUE INDEX runs_id ON runs (id);
+CREATE INDEX runs_by_time ON runs (at, id);
+CREATE INDEX runs_by_duration ON runs (seconds, id);
+CREATE INDEX runs_of_agent_by_time ON runs (agent, at, id);
+CREATE INDEX runs_of_agent_by_duration ON runs (agent, seconds, id);
+CREATE INDEX runs_of_actor_by_time ON runs (actor, at, id);
+CREATE INDEX runs_of_actor_by_duration ON runs (actor, seconds, id);
+CREATE INDEX runs_of_token_by_time ON runs (token_id, at, id);
+CREATE INDEX runs_of_token_by_duration ON runs (token_id, seconds, id);
 CREATE TABLE sessions (
     session TEXT UNIQUE, agent TEXT, catalog TEXT, definition_tokens BIGINT, own_tokens BIGINT,
     at DOUBLE PRECISION{{rowid}}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
+from onetool.state.run_records import RunRecord
 from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping
 
@@ -123,6 +124,22 @@ class Events:
     def run_id(self, event: Event) -> str:
         """Return the ID of the run of an event. A call without a run is a run of its own."""
         return event.context.correlation_id or f"{self.session}-{event.call_id}"
+
+    def build_run(self, event: Event, at: float) -> RunRecord:
+        """Return the record of the run of an event, which started at this time."""
+        context = event.context
+        return RunRecord(
+            id=self.run_id(event),
+            agent=context.agent_id,
+            kind="run" if isinstance(event, RunStarted | RunFinished) else "call",
+            name=event.name,
+            token_id=context.token_id,
+            actor=context.actor,
+            client=context.caller.client,
+            directory=str(context.working_dir),
+            at=at,
+            session=self.session,
+        )
 
     def start_call(self, name: str, context: ToolContext, *, is_known: bool) -> tuple[int, str]:
         """Return the ID of the call and its name; an unknown name is redacted, because it may be a secret."""

@@ -359,7 +359,7 @@ export const messages = {
   "errors.title": "Errors",
 
   // run states, timeline, statistics and health
-  "state.completed": "completed",
+  "state.done": "done",
   "state.failed": "failed",
   "state.running": "running",
   "state.waiting": "waiting",

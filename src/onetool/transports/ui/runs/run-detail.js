@@ -12,10 +12,7 @@ const MAX_ROWS = 400;
 const MAX_CODE_CHARS = 5000;
 
 export function runDetail(run) {
-  return run.run ? durableDetail(run) : recordedDetail(run);
-}
-
-function recordedDetail(run) {
+  const decided = (run.recorded ?? []).filter((call) => !run.calls.length || call.by || call.reason);
   const total = Math.max(run.durationMs ?? 0, ...run.calls.map((call) => call.startMs + (call.durationMs ?? 0)), 0.1);
   return [
     title(run.kind === "run" ? t("runs.run") : run.name, run.state, run.id),
@@ -36,23 +33,7 @@ function recordedDetail(run) {
       : null,
     run.printed ? section(t("runs.printed"), longText(run.printed)) : null,
     run.result ? section(t("runs.result"), longText(run.result)) : null,
-    run.approvals?.length ? section(t("runs.approvals"), approvalList(run.approvals)) : null,
-  ];
-}
-
-/** A run of the journal, opened by its id that begins with r_. */
-function durableDetail(run) {
-  return [
-    title(t("runs.run"), run.state, run.run),
-    run.code ? section(t("runs.code"), code(run.code)) : null,
-    definitionList([
-      [t("timeline.started"), formatDate(run.started)],
-      [t("timeline.agent"), run.agent],
-      [t("runs.actor"), run.actor],
-      [t("timeline.client"), run.client],
-      [t("runs.reason"), run.reason],
-    ]),
-    run.calls.length ? section(t("runs.approvals"), approvalList(run.calls)) : null,
+    decided.length ? section(t("runs.approvals"), approvalList(decided)) : null,
   ];
 }
 
@@ -82,6 +63,7 @@ const facts = (run) =>
       run.callCount ? t("timeline.count", { n: run.callCount, max: run.mostAtOnce }) : t("timeline.none"),
     ],
     [t("runs.cost"), run.cost || null],
+    [t("runs.reason"), run.reason],
     [t("timeline.error"), run.error ? h("span.bad", {}, run.error) : null],
   ]);
 
@@ -108,7 +90,7 @@ const scale = (total) =>
 
 function row(call, index, total) {
   const { name, startMs, durationMs, error } = call;
-  const bar = h("span.bar", { data: { state: durationMs == null ? "running" : error ? "failed" : "completed" } });
+  const bar = h("span.bar", { data: { state: durationMs == null ? "running" : error ? "failed" : "done" } });
   const left = Math.min((100 * startMs) / total, 100 - MIN_WIDTH);
   bar.style.left = `${left}%`;
   const width = durationMs == null ? 100 : Math.max((100 * durationMs) / total, MIN_WIDTH);

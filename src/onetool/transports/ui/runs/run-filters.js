@@ -4,7 +4,7 @@ import { fill, h, newId } from "../core/h.js";
 import { t } from "../core/i18n.js";
 import { tabStorage } from "../core/state.js";
 
-const STATES = ["running", "waiting", "completed", "failed"];
+const STATES = ["running", "waiting", "done", "failed"];
 const ORDERS = ["newest", "slowest", "oldest"];
 const DURATIONS = [100, 1000, 10_000, 60_000]; // minimum, in milliseconds
 const INPUT_DELAY_MS = 150;
