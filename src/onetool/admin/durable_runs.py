@@ -53,14 +53,9 @@ class Approval(ApiModel):
     calls: list[ApprovalCall]
 
 
-class RecordedCall(ApiModel):
-    number: int
-    tool: str
-    state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*CallState]})]
-    effects: list[str]
-    arguments: JsonObject
+class RecordedCall(ApprovalCall):
+    state: Annotated[str, WithJsonSchema({"type": "string", "enum": [*CallState]})]  # type: ignore[assignment]
     by: str
-    reason: str
     result: Any
     at: Time
     ended: Time | None

@@ -6,7 +6,7 @@ of runs that have ended.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from onetool.errors import ToolError
@@ -23,30 +23,21 @@ MAX_CODE_CHARS = 5_000
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
 class AllRuns:
-    """Runs from statistics and a journal, and `active` ones, which this process executes."""
+    """Runs from statistics and a journal, and active ones, which this process executes."""
 
-    def __init__(
-        self,
-        statistics: Sequence[StatisticsDatabase],
-        journal: RunTables,
-        redact: Redactor,
-        active: Iterable[RunRecord] = (),
-        *,
-        skips_unreadable: bool = False,
-    ) -> None:
-        """Create the list without disk access. With `skips_unreadable`, leave out sources with errors."""
-        self._statistics = statistics
-        self._journal = journal
-        self._redact = redact
-        self._active = {run.id: run for run in active}
-        self._skips_unreadable = skips_unreadable
+    statistics: Sequence[StatisticsDatabase]
+    journal: RunTables
+    redact: Redactor
+    active: Iterable[RunRecord] = ()
+    skips_unreadable: bool = False  # whether sources with errors are left out
 
     def list_page(self, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS) -> RunPage:
         """Return the runs after a position. A page may have fewer runs than `size`, or none, and not be the last."""
         runs: dict[str, RunRecord] = {}
         border: Position | None = None  # beyond it, the order of the merged runs is not known
-        for database in self._statistics:
+        for database in self.statistics:
             page = self._read(history.list_page, database, criteria, after, size)
             if page is not None:
                 runs.update((run.id, run) for run in page.runs)
@@ -64,17 +55,17 @@ class AllRuns:
             border = criteria.get_position(listed[size - 1])
         for run in listed[:size]:
             if not run.calls and run.id in in_journal:
-                run.calls = len(self._read(self._journal.list_calls, run.id) or [])
+                run.calls = len(self._read(self.journal.list_calls, run.id) or [])
         return RunPage(listed[:size], border)
 
     def _add_others(self, runs: dict[str, RunRecord], criteria: RunFilter) -> set[str]:
         """Add active runs and those of the journal to runs of the statistics. Return the IDs in the journal."""
-        active = dict(self._active)
+        active = {run.id: run for run in self.active}
         in_journal: set[str] = set()
         for run in self._list_journal(list(runs)):
             in_journal.add(run.id)
             recorded = runs.pop(run.id, None)
-            merged = merge(run, active.pop(run.id, None) or recorded, self._redact)
+            merged = merge(run, active.pop(run.id, None) or recorded, self.redact)
             if criteria.matches(merged) if merged.seconds is None else criteria.matches_state(merged):
                 runs[run.id] = merged
         for run in active.values():
@@ -84,13 +75,13 @@ class AllRuns:
 
     def _list_journal(self, recorded: Collection[str]) -> Iterator[RunRecord]:
         """Yield runs of the journal that have not ended, that are recorded, or that are not in the statistics."""
-        journal = self._journal
+        journal = self.journal
         yield from self._read(journal.list_runs, OPEN, limit=MAX_OPEN) or []
         if recorded:
             yield from self._read(journal.list_runs, ENDED, ids=recorded) or []
         newest = self._read(journal.list_runs, ENDED, limit=MAX_ENDED) or []
         ended = {run.id: run for run in newest if run.id not in recorded}
-        for database in self._statistics if ended else ():
+        for database in self.statistics if ended else ():
             for run_id in self._read(history.find_ids, database, list(ended)) or ():
                 ended.pop(run_id, None)
         yield from ended.values()
@@ -99,7 +90,7 @@ class AllRuns:
         try:
             return function(*arguments, **options)
         except (ToolError, OSError):
-            if not self._skips_unreadable:
+            if not self.skips_unreadable:
                 raise
             return None
 

@@ -69,8 +69,7 @@ class DurableCall:
     attempt: int = 1  # of sending it; more if a person said to repeat it
 
 
-@dataclass(frozen=True, slots=True)
-class StoredValues:
+class StoredValues(NamedTuple):
     """Texts of a run or a call for people: what it printed, received and returned. None if there is none any more."""
 
     printed: str | None = None

@@ -142,14 +142,7 @@ class RunTables:
     def set_state(self, run_id: str, state: RunState, *, reason: str = "", outcome: str | None = None) -> None:
         """Set the state. A run that has ended keeps its state; its outcome may be added."""
         with self._change() as database:
-            run = self._get_run(database, run_id)
-            if (run.state in ENDED and state is not run.state) or self._is_lost(run, state):
-                return
-            if state is RunState.WAITING and run.state is not state:
-                self._check_waiting(database, run.agent)
-            self._update_run(
-                database, replace(run, state=state, reason=reason or run.reason, outcome=outcome or run.outcome)
-            )
+            self._set_state(database, run_id, state, reason, outcome)
 
     def end_runs(self, ended: Iterable[tuple[str, Iterable[DurableCall], RunState]]) -> None:
         """Write the last calls and the final states of runs, in one transaction."""
@@ -157,9 +150,18 @@ class RunTables:
             for run_id, calls, state in ended:
                 for call in calls:
                     self._write_call(database, run_id, call)
-                run = self._get_run(database, run_id)
-                if run.state not in ENDED and not self._is_lost(run, state):
-                    self._update_run(database, replace(run, state=state))
+                self._set_state(database, run_id, state)
+
+    def _set_state(
+        self, database: Transaction, run_id: str, state: RunState, reason: str = "", outcome: str | None = None
+    ) -> None:
+        run = self._get_run(database, run_id)
+        if (run.state in ENDED and state is not run.state) or self._is_lost(run, state):
+            return
+        if state is RunState.WAITING and run.state is not state:
+            self._check_waiting(database, run.agent)
+        changed = replace(run, state=state, reason=reason or run.reason, outcome=outcome or run.outcome)
+        self._update_run(database, changed)
 
     def get_run(self, run_id: str) -> RunRecord | None:
         return next(iter(self._select_runs("WHERE id = ?", run_id)), None)

@@ -145,17 +145,9 @@ def _join(pieces: Iterable[bytes], limit: int) -> str:
     return b"".join(found).decode("utf-8", "ignore")
 
 
-def count_chars(values: StoredValues) -> int:
-    return sum(len(text) for text in _list_texts(values) if text)
-
-
-def _list_texts(values: StoredValues) -> tuple[str | None, ...]:
-    return values.printed, values.arguments, values.result, values.error
-
-
 def build_row(run_id: str, call_id: int, values: StoredValues, at: float, redact: Redact) -> tuple[Any, ...]:
     """Return the row of a call, or of the run itself if `call_id` is 0, without secrets."""
-    texts = [None if text is None else _redact(text, redact) for text in _list_texts(values)]
+    texts = [None if text is None else _redact(text, redact) for text in values]
     size = sum(len(text.encode()) for text in texts if text)
     return run_id, call_id, *texts, size, at
 

@@ -156,7 +156,7 @@ class Recorder:
             return
         if isinstance(record, CallRecord | RunRecord) and record.values is not None:
             if self.keeps_values and self._pending_bytes <= details.MAX_PENDING_BYTES:
-                self._pending_bytes += details.count_chars(record.values)
+                self._pending_bytes += sum(len(text) for text in record.values if text)
             else:
                 record.values = None
         record.at = record.at or self._clock()
