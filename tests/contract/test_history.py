@@ -14,17 +14,16 @@ from onetool.state.audit_records import AuditFilter
 from onetool.state.opening import open_files
 from onetool.state.run_records import RunRecord, StoredValues
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
-from onetool.stats.details import FailureRecord
+from onetool.stats.details import FailureRecord, list_failures
 from onetool.stats.history import (
     Position,
     RunFilter,
     find_run,
     iter_runs,
-    list_failures,
     list_page,
-    list_spending,
 )
 from onetool.stats.record import CallRecord, Recorder
+from onetool.stats.spending import list_spending
 from onetool.util.redact import Redactor
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
         values = StoredValues(arguments=json.dumps({"key": SECRET}), error="x" * 100_000)
         recorder.add(CallRecord("p.tool", "default", "s", name, 0.1, "timeout", 1, NOW - age, 7, values))
     recorder.flush()
-    found = find_run(history.database, "new", "default", "")
+    found = find_run(history.database, "new")
     assert found is not None
     run, (call,) = found
     assert (run.directory, run.cost, call.call_id) == ("/work", 0.5, 7)
@@ -122,7 +121,8 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
     assert json.loads(call.values.arguments or "") == {"key": "[REDACTED]"}
     assert len(call.values.error or "") < 66_000
     assert run.values == StoredValues(printed="ab [REDACTED]", result="\\ud800")
-    assert find_run(history.database, "new", "default", "other") is None
+    assert run.is_visible("default", "")
+    assert not run.is_visible("default", "other")
     old = find_run(history.database, "old")
     assert old is not None
     run, (call,) = old
@@ -160,7 +160,7 @@ def test_spending_and_failures_are_summed(history: History) -> None:
     assert [row.calls for row in list_spending(history.database, "2027-01", "default", "id1")] == [4]
     assert list_spending(history.database, "2027-01", "default", "id2") == []
     (group,) = list_failures(history.database)
-    assert (group.name, group.error_type, group.total, group.last) == ("p.tool", "timeout", 3, NOW - 40 * 86_400 - 2)
+    assert (group.name, group.type, group.count, group.last_at) == ("p.tool", "timeout", 3, NOW - 40 * 86_400 - 2)
     assert (group.message, group.run_id) == ("no answer of [REDACTED] in 2 ms", "run2")
     assert list_failures(history.database, "default", "id1") == [group]
     assert list_failures(history.database, "default", "id2") == []

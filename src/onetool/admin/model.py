@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from onetool.admin.errors import AdminError
 from onetool.bundles import rules
 from onetool.bundles.model import Id, Tag, check_depth, to_bundle_error
-from onetool.util.time_format import parse_time
+from onetool.util.time_format import in_utc, parse_time
 from onetool.util.validation_text import describe_problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -74,7 +74,17 @@ class ApiModel(BaseModel):
 
 
 Count = Annotated[int, Field(ge=0)]
-Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"})]
+
+
+def _format_time(value: object) -> object:
+    return in_utc(value, "seconds") if isinstance(value, float) else value
+
+
+Time = Annotated[
+    str,
+    BeforeValidator(_format_time),
+    WithJsonSchema({"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"}),
+]
 # --- queries -------------------------------------------------------------------------------------------------------
 
 

@@ -184,8 +184,8 @@ async def _find_recorded(app: OneTool, person: Person, run_id: str) -> history.R
     if live is not None:
         return live
     for states in list_states(app, person):
-        recorded = await read(person, states, history.find_run, run_id, *person.visible_runs)
-        if recorded is not None:
+        recorded = await read(person, states, history.find_run, run_id)
+        if recorded is not None and recorded[0].is_visible(*person.visible_runs):
             return recorded
     return None
 
@@ -245,7 +245,7 @@ def _describe(run: RunRecord, person: Person, redact: Redactor) -> JsonObject:
         "command": run.code,
         "call_count": run.calls,
         "failed_count": run.failed,
-        "expires": in_utc(run.expires, "seconds") if run.expires and run.state in OPEN else None,
+        "expires": run.expires if run.expires and run.state in OPEN else None,
         "directory": run.directory if person.sees_all else "",
     }
 

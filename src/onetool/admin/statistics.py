@@ -14,11 +14,8 @@ from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.state.storage import State
-from onetool.stats import history
-from onetool.stats.details import FailureGroup
-from onetool.stats.spending import Spending
+from onetool.stats import details, spending
 from onetool.stats.summary import PERIODS, StatsSummary, summarize
-from onetool.util.time_format import in_utc
 
 T = TypeVar("T")
 ALL_TIME = "all"
@@ -110,34 +107,15 @@ async def list_spending(app: OneTool, person: Person, query: SpendingQuery) -> S
     month = query.month
     if month and not MONTH.fullmatch(month):
         raise AdminError("invalid", f"month: {month!r} is not a month, such as 2027-01", {"parameter": "month"})
-    rows = await _read_all(app, person, history.list_spending, month or None)
-    return SpendingList(spending=[_build_row(row) for row in rows])
+    rows = await _read_all(app, person, spending.list_spending, month or None)
+    return SpendingList(spending=[SpendingRow.model_validate(row) for row in rows])
 
 
 @action()
 async def list_errors(app: OneTool, person: Person) -> ErrorGroupList:
     """List failures in groups."""
-    groups = sorted(await _read_all(app, person, history.list_failures), key=lambda group: -group.last)
-    return ErrorGroupList(errors=[_build_group(group) for group in groups])
-
-
-def _build_row(row: Spending) -> SpendingRow:
-    fields = row._asdict()
-    return SpendingRow(last_used=in_utc(fields.pop("last"), "seconds"), **fields)
-
-
-def _build_group(group: FailureGroup) -> ErrorGroup:
-    return ErrorGroup(
-        name=group.name,
-        type=group.error_type,
-        message=group.message,
-        count=group.total,
-        agent=group.agent,
-        actor=group.actor,
-        first_at=in_utc(group.first, "seconds"),
-        last_at=in_utc(group.last, "seconds"),
-        run_id=group.run_id,
-    )
+    groups = sorted(await _read_all(app, person, details.list_failures), key=lambda group: -group.last_at)
+    return ErrorGroupList(errors=[ErrorGroup.model_validate(group) for group in groups])
 
 
 # --- sources -------------------------------------------------------------------------------------------------------

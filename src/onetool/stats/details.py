@@ -7,13 +7,14 @@ with the same tool, type and message are also counted together, so that a list o
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from onetool.state.run_records import StoredValues
 from onetool.util.raw_json import RawJson
 
 if TYPE_CHECKING:
     from onetool.state.sqlite_database import Transaction
+    from onetool.stats.database import StatisticsDatabase
 
 BYTES_PER_TOKEN = 4
 MAX_VALUE_BYTES = 64 << 10  # of each value
@@ -22,6 +23,8 @@ MAX_ITEMS = 5_000  # of a list, because encoding blocks the event loop
 MAX_CALLS = 200  # of one run whose values are kept
 MAX_PENDING_BYTES = 32 << 20  # of values that wait to be written; further ones are dropped
 MAX_MESSAGE_CHARS = 300
+MAX_NAME_CHARS = 200
+MAX_LISTED_FAILURES = 200
 MAX_FAILURES = 5_000  # groups, those with the latest failures
 CUT = "… (truncated)"
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{16,}|\d+")
@@ -84,18 +87,19 @@ class FailureRecord:
     at: float = 0.0
 
 
-class FailureGroup(NamedTuple):
+@dataclass(slots=True)
+class FailureGroup:
     """Failures with the same tool, type and message apart from numbers; `message` and `run_id` are of the last one."""
 
     agent: str
     actor: str
     name: str
-    error_type: str
+    type: str
     message: str
-    total: int
+    count: int
     run_id: str
-    first: float
-    last: float
+    first_at: float
+    last_at: float
 
 
 def encode_value(value: Any) -> tuple[str, int]:
@@ -165,13 +169,18 @@ def build_failure_row(record: FailureRecord, redact: Redact) -> tuple[Any, ...]:
     if len(record.message) > MAX_MESSAGE_CHARS:
         message += "…"
     owner = record.agent, record.actor, record.token_id
-    names = (to_text(name[:200]) for name in (*owner, record.name, record.error_type))
+    names = map(to_column, (*owner, record.name, record.error_type))
     return *names, NUMBERS.sub("#", message), message, record.run_id, record.at, record.at
 
 
 def to_text(text: str) -> str:
     """Return text that both databases store: without NUL characters and lone surrogates."""
     return text.replace("\0", "").encode("utf-8", "backslashreplace").decode()
+
+
+def to_column(value: Any, max_chars: int = MAX_NAME_CHARS) -> Any:
+    """Return the start of a text as both databases store it. Other values are returned unchanged."""
+    return to_text(value[:max_chars]) if isinstance(value, str) else value
 
 
 def prune(database: "Transaction", before: float, max_bytes: int, failures_before: float) -> None:
@@ -188,9 +197,10 @@ def read_values(database: "Transaction", run_id: str) -> dict[int, StoredValues]
     return {row[0]: StoredValues(*row[1:]) for row in database.execute(DETAILS, {"run_id": run_id})}
 
 
-def read_failures(
-    database: "Transaction", agent: str | None = None, token_id: str | None = None, limit: int = 200
+def list_failures(
+    statistics: "StatisticsDatabase", agent: str | None = None, token_id: str | None = None
 ) -> list[FailureGroup]:
     """Return groups of failures, the latest first."""
-    filters = {"agent": agent, "token_id": token_id, "limit": limit}
-    return [FailureGroup(*row) for row in database.execute(FAILURES, filters)]
+    filters = {"agent": to_column(agent), "token_id": to_column(token_id), "limit": MAX_LISTED_FAILURES}
+    with statistics.reading() as database:
+        return [FailureGroup(*row) for row in database.execute(FAILURES, filters)]

@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple
 
 from onetool.state.run_records import ENDED, UNANSWERED, RunRecord, RunState
 from onetool.state.sqlite_database import Transaction
-from onetool.stats import details, spending
+from onetool.stats import details
 from onetool.stats.database import StatisticsDatabase
-from onetool.stats.details import FailureGroup
-from onetool.stats.record import CALL_COLUMNS, RUN_COLUMNS, CallRecord, read_run, to_column
-from onetool.stats.spending import Spending
+from onetool.stats.details import to_column
+from onetool.stats.record import CALL_COLUMNS, RUN_COLUMNS, CallRecord, read_run
 from onetool_child.json_types import JsonObject
 
 MAX_RUNS = 200
@@ -26,10 +25,7 @@ EXPORT_RUNS = 200  # in one transaction
 COLUMNS = ", ".join(RUN_COLUMNS)
 ORDERS = {"newest": ("at", "DESC"), "oldest": ("at", "ASC"), "slowest": ("seconds", "DESC")}
 # ruff: noqa: S608 - queries are built from constants
-RUN = f"""
-SELECT {COLUMNS} FROM runs WHERE id = :id AND coalesce(agent = :agent, true)
-AND coalesce(token_id = :token_id, true)
-"""
+RUN = f"SELECT {COLUMNS} FROM runs WHERE id = ?"
 CALLS = f"SELECT {', '.join(CALL_COLUMNS)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
 # Conditions that are checked row by row.
 CONDITIONS = {
@@ -157,13 +153,10 @@ def _read_page(database: Transaction, criteria: RunFilter, after: Position | Non
     return RunPage(runs, None if found is None else Position(*found))
 
 
-def find_run(
-    statistics: StatisticsDatabase, run_id: str, agent: str | None = None, token_id: str | None = None
-) -> RunWithCalls | None:
+def find_run(statistics: StatisticsDatabase, run_id: str) -> RunWithCalls | None:
     """Return a run with its calls and values; None if it does not exist."""
-    filters = {"id": to_column(run_id), "agent": to_column(agent), "token_id": to_column(token_id)}
     with statistics.reading() as database:
-        row = database.execute(RUN, filters).fetchone()
+        row = database.execute(RUN, (to_column(run_id),)).fetchone()
         return None if row is None else _read_calls(database, read_run(row))
 
 
@@ -196,19 +189,3 @@ def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[l
         yield batch
         if (position := page.next) is None:
             return
-
-
-def list_failures(
-    statistics: StatisticsDatabase, agent: str | None = None, token_id: str | None = None
-) -> list[FailureGroup]:
-    """Return the groups of failures, the latest first."""
-    with statistics.reading() as database:
-        return details.read_failures(database, to_column(agent), to_column(token_id))
-
-
-def list_spending(
-    statistics: StatisticsDatabase, month: str | None = None, agent: str | None = None, token_id: str | None = None
-) -> list[Spending]:
-    """Return what each token used per month."""
-    with statistics.reading() as database:
-        return spending.read(database, month, to_column(agent), to_column(token_id))

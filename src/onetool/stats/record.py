@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from onetool.stats.summary import StatsSummary
 
 MAX_TEXT_CHARS = {"code": 5000}  # all other texts are names, which may come from untrusted code
-MAX_NAME_CHARS = 200
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
 DEFAULT_KEEP_DAYS = 365
 MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # about 300 MB each; runs include their code
@@ -254,15 +253,18 @@ def _insert_into(table: str, columns: Sequence[str]) -> str:
 
 def _read_rows(records: Iterable[CallRecord | RunRecord], columns: Sequence[str]) -> Iterator[JsonObject]:
     for record in records:
-        yield {name: to_column(getattr(record, name), MAX_TEXT_CHARS.get(name, MAX_NAME_CHARS)) for name in columns}
+        yield {
+            name: details.to_column(getattr(record, name), MAX_TEXT_CHARS.get(name, details.MAX_NAME_CHARS))
+            for name in columns
+        }
 
 
 def _insert_session(tables: Transaction, record: SessionRecord) -> None:
-    tokens = {to_column(name): count for name, count in record.definitions.items()}
+    tokens = {details.to_column(name): count for name, count in record.definitions.items()}
     catalog = _digest(tokens)
     tables.executemany(INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items()))
     row = (record.session, record.agent, catalog, sum(tokens.values()), record.own_tokens, record.at)
-    tables.execute(INSERT_SESSION, tuple(map(to_column, row)))
+    tables.execute(INSERT_SESSION, tuple(map(details.to_column, row)))
 
 
 def _digest(tokens: Mapping[Any, int]) -> str:
@@ -270,8 +272,3 @@ def _digest(tokens: Mapping[Any, int]) -> str:
     from hashlib import sha256
 
     return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]
-
-
-def to_column(value: Any, max_chars: int = MAX_NAME_CHARS) -> Any:
-    """Return the start of a text as both databases store it. Other values are returned unchanged."""
-    return details.to_text(value[:max_chars]) if isinstance(value, str) else value

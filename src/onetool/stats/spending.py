@@ -7,13 +7,14 @@ The cost is the sum of `cost_per_call` of the called tools.
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onetool.stats.details import to_text
+from onetool.stats.details import to_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from onetool.state.run_records import RunRecord
     from onetool.state.sqlite_database import Transaction
+    from onetool.stats.database import StatisticsDatabase
 
 SCHEMA = """
 CREATE TABLE spending (
@@ -39,7 +40,6 @@ GROUP BY month, actor, agent ORDER BY month DESC, sum(calls) DESC, actor, agent 
 """
 DELETE_OLD = "DELETE FROM spending WHERE last < :before"
 MAX_ROWS = 1_000
-MAX_NAME_CHARS = 200
 MONTH_FORMAT = "%Y-%m"
 
 
@@ -55,7 +55,7 @@ class Spending(NamedTuple):
     answer_tokens: int
     result_tokens: int
     cost: float
-    last: float
+    last_used: float
 
 
 def get_month(seconds: float) -> str:
@@ -66,7 +66,7 @@ def add(database: "Transaction", runs: "Iterable[RunRecord]") -> None:
     """Add the runs to the sums, in the current transaction."""
     sums: dict[tuple[str, ...], list[Any]] = {}
     for run in runs:
-        names = (to_text(name[:MAX_NAME_CHARS]) for name in (run.actor, run.agent, run.token_id))
+        names = map(to_column, (run.actor, run.agent, run.token_id))
         total = sums.setdefault((get_month(run.at), *names), [0, 0, 0, 0, 0, 0.0, 0.0])
         counts = run.kind == "run", run.calls, run.error_type is not None, run.answer_tokens, run.result_tokens
         for index, value in enumerate((*map(int, counts), run.cost)):
@@ -75,9 +75,10 @@ def add(database: "Transaction", runs: "Iterable[RunRecord]") -> None:
     database.executemany(ADD, [(*key, *total) for key, total in sorted(sums.items())])
 
 
-def read(
-    database: "Transaction", month: str | None = None, agent: str | None = None, token_id: str | None = None
+def list_spending(
+    statistics: "StatisticsDatabase", month: str | None = None, agent: str | None = None, token_id: str | None = None
 ) -> list[Spending]:
     """Return the use per token, the latest month first."""
-    filters = {"month": month, "agent": agent, "token_id": token_id, "limit": MAX_ROWS}
-    return [Spending(*row) for row in database.execute(READ, filters)]
+    filters = {"month": month, "agent": to_column(agent), "token_id": to_column(token_id), "limit": MAX_ROWS}
+    with statistics.reading() as database:
+        return [Spending(*row) for row in database.execute(READ, filters)]

@@ -23,7 +23,7 @@ from onetool.errors import ToolError
 from onetool.state.sqlite_database import Transaction
 from onetool.stats import rollup
 from onetool.stats.database import StatisticsDatabase
-from onetool.stats.record import to_column
+from onetool.stats.details import to_column
 from onetool.stats.rollup import BLOCK, DAY, HOUR
 from onetool_child.json_types import JsonMapping
 
