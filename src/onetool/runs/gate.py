@@ -43,6 +43,7 @@ from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
+    from onetool.runner.answer import Answer
     from onetool.runs.runs import Runs
 
 BATCH_SECONDS = 0.05  # after the first call that waits, for others to join the question
@@ -120,6 +121,9 @@ class Gate:
         self.paused = asyncio.Event()  # while calls wait: nobody has answered for `hold` seconds
         self.stopped: ToolError | None = None  # why the run makes no more calls
         self.in_flight = 0
+        self.task: asyncio.Task[Answer] | None = None  # that executes the run
+        self.timer: asyncio.TimerHandle | None = None  # that ends the process of a paused run
+        self.is_background = False
         self._runs = runs
         self.is_separate = False  # whether it belongs to one call of a run that cannot wait
         self.recorded = RecordedCalls(recorded)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from onetool.errors import ToolError
-from onetool.state.run_records import ENDED, OPEN, RunRecord, RunState
+from onetool.state.run_records import ENDED, OPEN, UNANSWERED, RunRecord, RunState
 from onetool.state.run_store import RunTables
 from onetool.stats import history
 from onetool.stats.database import StatisticsDatabase
@@ -97,8 +97,10 @@ class AllRuns:
 
 def merge(run: RunRecord, other: RunRecord | None, redact: Redactor) -> RunRecord:
     """Return a run of the journal, which knows its state, with what its events or the statistics tell about it."""
-    is_continued = other is not None and other.seconds is not None and run.state in OPEN
-    if other is not None and not is_continued:
+    has_ended = other is not None and other.seconds is not None
+    if other is not None and has_ended and run.state is RunState.RUNNING:
+        return other  # the journal learns of the end a moment later
+    if other is not None and not (has_ended and run.state in UNANSWERED):
         return replace(other, state=run.state, reason=run.reason, expires=run.expires)
     code = redact.redact_prefix(run.code, MAX_CODE_CHARS) if run.kind == "run" else ""
     has_failed = run.state in ENDED and run.state is not RunState.DONE

@@ -113,9 +113,6 @@ class Runs:
         self._notifier = ApprovalNotifier(own_ports)
         self.notices = Notices()
         self._live: dict[str, Gate] = {}
-        self._tasks: dict[str, asyncio.Task[Answer]] = {}  # of live runs that have a task
-        self._paused: dict[str, asyncio.TimerHandle] = {}  # runs without a request, oldest first
-        self._in_background: dict[str, Gate] = {}
         self._plan_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by agent
         self.background = BackgroundTasks()
         self.journal = Journal()
@@ -177,9 +174,10 @@ class Runs:
         """End live runs without changing their state, so that another process can continue them."""
         self.is_closing = True
         self.background.cancel()
-        for task in self._tasks.values():
+        tasks = [gate.task for gate in self._live.values() if gate.task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.journal.close()
         await self._notifier.close()
 
@@ -302,7 +300,7 @@ class Runs:
 
     async def start_call(self, tool_name: str, arguments: JsonMapping, context: ToolContext) -> str:
         """Call a tool in the background, as a run of one call. Return the ID of the run."""
-        running = sum(gate.record.agent == context.agent_id for gate in self._in_background.values())
+        running = sum(gate.is_background and gate.record.agent == context.agent_id for gate in self._live.values())
         if running >= BACKGROUND_PER_AGENT:
             raise BudgetExceeded(
                 f"agent {context.agent_id} already makes {pluralize(running, 'call')} in the background",
@@ -318,10 +316,14 @@ class Runs:
         gate.keeps_outcome = True
         if tool.is_resumable:  # if this process ends, another one gets the result
             await gate.entry.update(is_replayable=True)
-        self._in_background[gate.id] = gate
-        await gate.entry.store()
-        task = self._begin(gate, self.execute(gate))
-        task.add_done_callback(lambda _: self._in_background.pop(gate.id, None))
+        gate.is_background = True
+        self._live[gate.id] = gate
+        try:
+            await gate.entry.store()
+        except BaseException:
+            del self._live[gate.id]
+            raise
+        self._begin(gate, self.execute(gate))
         return gate.id
 
     # --- execution --------------------------------------------------------------------------------------------------
@@ -484,17 +486,16 @@ class Runs:
             return answer
 
         self._live[gate.id] = gate
-        task = self._tasks[gate.id] = asyncio.ensure_future(finish())
+        task = gate.task = asyncio.ensure_future(finish())
         task.add_done_callback(lambda done: self._forget(gate, done))
         return task
 
     def _forget(self, gate: Gate, task: asyncio.Task[Answer]) -> None:
-        if self._tasks.get(gate.id) is task:
-            self._tasks.pop(gate.id)
-            self._live.pop(gate.id, None)
+        if self._live.get(gate.id) is gate:
+            del self._live[gate.id]
             self.journal.active.discard(gate.id)
-        if (timer := self._paused.pop(gate.id, None)) is not None:
-            timer.cancel()
+        if gate.timer is not None:
+            gate.timer.cancel()
         if not task.cancelled() and (error := task.exception()) is not None and error is not gate.stopped:
             self._report("run.failed", level="ERROR", run=gate.id, text=repr(error))
 
@@ -611,32 +612,31 @@ class Runs:
 
     def stop_waiting(self, gate: Gate) -> None:
         """Leave a call that no task of this process executes to the one that continues it after the approval."""
-        if gate.id not in self._tasks:
+        if gate.task is None:
             self._live.pop(gate.id, None)
 
     def _keep_paused(self, gate: Gate) -> None:
         """Keep the cell of a paused run for a while. If there are too many, the oldest are replayed later."""
         gate.ask = None
-        loop = asyncio.get_running_loop()
-        self._paused[gate.id] = loop.call_later(self._keep_seconds, self._park, gate.id)
-        same = [each for each in self._paused if self._live[each].record.agent == gate.record.agent]
-        for run_id in {*same[:-PAUSED_PER_AGENT], *list(self._paused)[:-PAUSED_IN_ALL]}:
-            self._park(run_id)
+        gate.timer = asyncio.get_running_loop().call_later(self._keep_seconds, self._park, gate)
+        timers = ((other.timer.when(), other.id) for other in self._live.values() if other.timer is not None)
+        paused = [self._live[run_id] for _, run_id in sorted(timers)]  # oldest first
+        same_agent = [other for other in paused if other.record.agent == gate.record.agent]
+        for other in (*paused[:-PAUSED_IN_ALL], *same_agent[:-PAUSED_PER_AGENT]):
+            self._park(other)
 
-    def _park(self, run_id: str) -> None:
+    def _park(self, gate: Gate) -> None:
         """End the process of a paused run. It is replayed when people have answered."""
-        gate = self._live.get(run_id)
-        task = self._tasks.get(run_id)
-        if gate is None or task is None or not gate.list_waiting():
+        if gate.task is None or not gate.list_waiting():
             return
         if gate.in_flight:  # an interrupted call would have to be resolved by a person
-            self._paused[run_id] = asyncio.get_running_loop().call_later(1.0, self._park, run_id)
+            gate.timer = asyncio.get_running_loop().call_later(1.0, self._park, gate)
             return
         if not gate.is_replayable:
             reason = "it waited too long for a person, and a result is too large to replay it"
             self.background.start(gate.end(RunState.INTERRUPTED, reason))
-        gate.stopped = Interrupted(f"run {run_id} does not continue in this process", run=run_id)
-        task.cancel()
+        gate.stopped = Interrupted(f"run {gate.id} does not continue in this process", run=gate.id)
+        gate.task.cancel()
 
     # --- watching the store -----------------------------------------------------------------------------------------
 
@@ -680,8 +680,8 @@ class Runs:
         """End a run that a person stopped. Its request gets an error."""
         gate.entry.record = record
         gate.stopped = CallRejected(f"run {gate.id} was stopped: {record.reason or 'by a person'}", run=gate.id)
-        if (task := self._tasks.get(gate.id)) is not None:
-            task.cancel()
+        if gate.task is not None:
+            gate.task.cancel()
 
     async def _continue_orphans(self) -> None:
         for run_id in await self.journal.call(RunTables.list_orphans):
