@@ -13,27 +13,32 @@ MEMBER_CHARS = 20  # that a member of a list or an object counts for
 
 
 def is_large(value: Any, max_chars: int = LARGE_CHARS) -> bool:
-    """Return whether data has more characters on all levels. The data may contain pydantic models."""
+    """Return whether data has more characters on all levels, or contains an object whose size is unknown.
+
+    The data may contain pydantic models.
+    """
     left = max_chars
     waiting: list[Any] = [value]
     while waiting and left >= 0:
         part = waiting.pop()
-        if isinstance(part, str):
+        if isinstance(part, str | bytes):
             left -= len(part)
         elif isinstance(part, RawJson):
             left -= part.size
-        else:
+        elif part is not None and not isinstance(part, int | float):
             members = _list_members(part)
+            if members is None:
+                return True
             left -= MEMBER_CHARS * len(members)
             waiting += members if left >= 0 else ()
     return left < 0
 
 
-def _list_members(value: Any) -> list[Any]:
+def _list_members(value: Any) -> list[Any] | None:
     if isinstance(value, list | tuple):
         return [*value]
-    members = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-    return [*members, *members.values()]
+    members = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
+    return None if members is None else [*members, *members.values()]
 
 
 async def run_in_thread_if(needs_thread: bool, work: Callable[[], T]) -> T:

@@ -31,11 +31,12 @@ class Api:
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self.readers)
 
+    async def run_in_thread_if(self, needs_thread: bool, work: Callable[[], T]) -> T:
+        return await self.run_in_thread(work) if needs_thread else work()
+
     async def read(self, body: RequestBody, parse: Callable[[JsonMapping], T]) -> T:
         """Parse the body, in a thread if it is large."""
-        if len(body.content) <= SMALL_BYTES:
-            return parse(body)
-        return await self.run_in_thread(lambda: parse(body))
+        return await self.run_in_thread_if(len(body.content) > SMALL_BYTES, lambda: parse(body))
 
     async def parse(self, request: Request, parse: Callable[[JsonMapping], T]) -> T:
         """Read and parse the body of a request."""

@@ -44,15 +44,23 @@ def wants_events(request: Request) -> bool:
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of the work. Cancel it if the client disconnects."""
-    working = asyncio.ensure_future(work)
-    disconnecting = asyncio.ensure_future(_wait_for_disconnect(request.receive))
     try:
-        await asyncio.wait((working, disconnecting), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        await _cancel_all(working, disconnecting)
+        async with asyncio.timeout(None) as connection:
+            watching = asyncio.ensure_future(_end_with_client(request.receive, connection))
+            try:
+                return await work
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if connection.expired():
+            raise ClientDisconnect from None
+        raise
+
+
+async def _end_with_client(receive: Receive, connection: asyncio.Timeout) -> None:
+    with suppress(Exception):  # a client that sends too much is not waited for
+        await _wait_for_disconnect(receive)
+    connection.reschedule(0)
 
 
 class Feed:

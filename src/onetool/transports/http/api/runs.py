@@ -24,6 +24,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import Medium, RunAnswer, RunRequest
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec
+from onetool.util.large_data import is_large
 from onetool_child.json_types import JsonObject
 
 ROOT: Final = "/api"
@@ -56,7 +57,7 @@ class RunHandlers:
         work = self._run(run_request, request, listener)
         if not events.wants_events(request):
             answer = await events.while_connected(request, work)
-            return await self._api.run_in_thread(lambda: json_response(answer))
+            return await self._api.run_in_thread_if(is_large(answer), lambda: json_response(answer))
 
         async def send_result(feed: Feed) -> None:
             listener.feed = feed

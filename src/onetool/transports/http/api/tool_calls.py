@@ -5,6 +5,7 @@ A call that ran gives an outcome with status 200, whether it succeeded or failed
 """
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +28,7 @@ from onetool.transports.http.json_body import RequestBody
 from onetool.transports.http.models import Call, CallOutcome, FailedCall, Success
 from onetool.transports.http.responses import json_response
 from onetool.transports.http.routing import Operation, ResponseSpec
+from onetool.util.large_data import is_large
 from onetool.util.redact import Redactor
 from onetool_child.data import NotData, as_data
 from onetool_child.errors import get_message
@@ -64,12 +66,17 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
             feed.put(event, {"message": api.app.redact(text)})
 
         result = await call(RunOutput(ClientChannel(listener=report)))
-        feed.put("result", await api.run_in_thread(lambda: build_outcome(result, api.app.redact)))
+        build = partial(build_outcome, result, api.app.redact)
+        feed.put("result", await api.run_in_thread_if(_is_large(result), build))
 
     if events.wants_events(request):
         return EventStream(work)
     result = await events.while_connected(request, call(RunOutput()))
-    return await api.run_in_thread(lambda: json_response(build_outcome(result, api.app.redact)))
+    return await api.run_in_thread_if(_is_large(result), lambda: json_response(build_outcome(result, api.app.redact)))
+
+
+def _is_large(result: Result) -> bool:
+    return result.error is not None or is_large(result.value)
 
 
 def build_outcome(result: Result, redact: Redactor) -> JsonObject:
