@@ -1,6 +1,7 @@
 """Test the history of runs and the audit log: the same pages, values and sums from files and from PostgreSQL."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from onetool.stats.history import (
     list_page,
 )
 from onetool.stats.record import CallRecord, Recorder
+from onetool.stats.rollup import ALL_RUNS, BOUNDS, DAY
 from onetool.stats.spending import list_spending
 from onetool.util.redact import Redactor
 
@@ -194,3 +196,15 @@ def test_the_audit_log_is_read_newest_first_across_rotated_files(audit: AuditLog
     assert (record["action"], record["names"][1], record["outcome"]) == ("token.create", "[REDACTED]", "ok")
     assert audit.list_page(AuditFilter(kind="call"), None, 5).records == []
     assert audit.list_page(AuditFilter(until=1.0), None, 5).records == []
+
+
+def test_durations_are_counted_in_the_same_buckets(history: History) -> None:
+    for number, bound in enumerate(BOUNDS):
+        for seconds in (math.nextafter(bound, 0), bound, math.nextafter(bound, math.inf)):
+            history.add_run(f"r_{number}_{seconds!r}", 1, seconds=seconds)
+    history.recorder.flush()
+    with history.database.reading() as tables:
+        query = "SELECT bucket, count FROM times WHERE width = :width AND kind = :kind ORDER BY bucket"
+        counts = tables.execute(query, {"width": DAY, "kind": ALL_RUNS}).fetchall()
+    last = len(BOUNDS)
+    assert counts == [(0, 2), *((bucket, 3) for bucket in range(1, last)), (last, 1)]

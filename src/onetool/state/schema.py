@@ -11,7 +11,6 @@ from onetool.errors import ToolError
 from onetool.stats.rollup import BOUNDS
 from onetool.stats.tables import POSTGRES_SCHEMA
 
-# ruff: noqa: S608 - the statements contain only constants
 SCHEMA = "onetool"
 
 
@@ -136,11 +135,12 @@ BEGIN ATOMIC
     SELECT id, sealed, expires > clock_timestamp() FROM jobs WHERE number = $1;
 END;
 """
+# `width_bucket` counts the bounds that are not greater. The function counts those that are lesser, as in files.
 STATISTICS = f"""
 CREATE SCHEMA onetool_stats;
 SET LOCAL search_path = onetool_stats;
 {POSTGRES_SCHEMA}CREATE FUNCTION bucket(double precision) RETURNS integer LANGUAGE sql IMMUTABLE
-    RETURN (SELECT count(*)::integer FROM unnest(ARRAY{list(BOUNDS)}::double precision[]) AS bound WHERE bound < $1);
+    RETURN {len(BOUNDS)} - width_bucket(-$1, ARRAY{[-bound for bound in reversed(BOUNDS)]}::double precision[]);
 SET LOCAL search_path = {SCHEMA};
 """
 MIGRATIONS = (
