@@ -1,8 +1,13 @@
 """Calls per second and processor time per call through nginx: one replica with files, and 1, 2 and 4 with PostgreSQL.
 
-Each round measures every number of replicas, in random order, with eight clients for each replica. `processor time` is
-that of all processes: nginx, the replicas with their cells, and PostgreSQL. The other replicas run, but have nothing to
-do. The last contestant has eight clients in all: four replicas that are mostly idle do less work at once. `idle` is the
+Each round loads every contestant for some seconds, in random order, with eight clients for each replica. The processor
+time is that of all processes: nginx, the replicas with their cells, and PostgreSQL, until the statistics of all calls
+are written. The other contestants run, but have nothing to do.
+
+Several processes on few processors find their caches cold, whatever they do. So four replicas also compete with four
+that share nginx and PostgreSQL but no state: each has a database of its own. That ratio is what sharing state costs.
+
+The last contestant has eight clients in all: four replicas that are mostly idle do less work at once. `idle` is the
 processor time per second without clients, which is part of all the others.
 
     python benchmarks/replicas.py [--rounds N] [--json FILE]
@@ -25,18 +30,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.lib import ONETOOL, Row, interleave, read_tree_cpu_seconds, render_table
-from benchmarks.serving import RequestKind, make_post, run_client
+from benchmarks.serving import RequestKind, make_post, time_request
 from deploy.local.postgres_cluster import TopologyError, find_postgres
 from deploy.local.topology import Topology, find_program
 
 NUMBERS = (1, 2, 4)
 CLIENTS = 8  # for each replica
-REQUESTS = 400  # for each replica
-WARM_UP = 40
+LOAD_SECONDS = 2.5  # several times as long as statistics wait to be written
+WARM_UP_SECONDS = 0.3
+SETTLE_SECONDS = 1.2  # until the statistics of the last calls are written
 SPARSE = "4, sparse"
+APART = "4, apart"
 IDLE_SECONDS = 3.0
 MAX_ROUNDS = 5
-TARGET = 1.2  # of the processor time per call, from one replica to four
+TARGET = 1.2  # of the processor time per call
 FILES = "files"
 SETTINGS = "agents: {default: {permissions: [read, write, network]}}\n"
 KINDS = {  # path, body, and what a correct response contains
@@ -75,44 +82,66 @@ def measure(rounds: int) -> list[Row]:
         return []
     rounds = min(rounds, MAX_ROUNDS)
     rows: list[Row] = []
-    with start_files() as files, start_topologies() as places:
-        waits = {
-            name: partial(measure_idle, place) for name, place in {FILES: files, **places}.items() if name != SPARSE
-        }
-        for name, found in interleave(rounds, waits).items():
-            rows.append(Row(f"idle, {describe(name)}: processor time per second", found))
+    with start_files() as files, start_topologies() as topologies:
+        places = {FILES: files, **topologies}
+        waits = {name: partial(measure_idle, place) for name, place in places.items() if name != SPARSE}
+        for name, measured in interleave(rounds, waits).items():
+            rows.append(Row(f"idle, {describe(name)}: processor time per second", measured))
         for what, kind in KINDS.items():
-            turns = {name: partial(load, place, *kind) for name, place in {FILES: files, **places}.items()}
+            turns = {name: partial(load, place, *kind) for name, place in places.items()}
             rows += make_rows(what, interleave(rounds, turns))
     return rows
 
 
 def make_rows(what: str, samples: dict[str, list[Sample]]) -> Iterator[Row]:
-    for name, found in samples.items():
-        yield Row(f"{what}, {describe(name)}: per second", [each.rate for each in found], unit="/s")
-    base = [each.cpu for each in samples["1"]]
-    for name, found in samples.items():
-        target = TARGET if name == str(NUMBERS[-1]) else None
-        yield Row(f"{what}, {describe(name)}: processor time", [each.cpu for each in found], base, target=target)
+    most = str(NUMBERS[-1])
+    costs = {name: [sample.cpu for sample in measured] for name, measured in samples.items()}
+    for name, measured in samples.items():
+        yield Row(f"{what}, {describe(name)}: per second", [sample.rate for sample in measured], unit="/s")
+    for name, cost in costs.items():
+        target = TARGET if name == most else None
+        yield Row(f"{what}, {describe(name)}: processor time", cost, costs["1"], target=target)
+    shared = f"{what}, {describe(most)}: processor time against {describe(APART)}"
+    yield Row(shared, costs[most], costs[APART], target=TARGET)
 
 
 def describe(name: str) -> str:
-    named = {FILES: "1 replica, files", SPARSE: "4 replicas, 8 clients in all", "1": "1 replica"}
-    return named.get(name, f"{name} replicas")
+    names = {
+        FILES: "1 replica, files",
+        SPARSE: "4 replicas, 8 clients in all",
+        APART: "4 that share no state",
+        "1": "1 replica",
+    }
+    return names.get(name, f"{name} replicas")
 
 
 def load(place: Place, path: str, body: bytes, right: bytes) -> Sample:
     """Make the calls of all clients, after some that do not count."""
-    asked = RequestKind(place.port, make_post(path, body, f"Authorization: Bearer {place.token}"), right)
-
-    async def call(count: int) -> None:
-        await asyncio.gather(*(run_client(asked, count // CLIENTS) for _ in range(CLIENTS * place.replicas)))
-
-    asyncio.run(call(WARM_UP))
-    started, before, count = time.perf_counter(), place.read_cpu(), REQUESTS * place.replicas
-    asyncio.run(call(REQUESTS))
+    request = RequestKind(place.port, make_post(path, body, f"Authorization: Bearer {place.token}"), right)
+    asyncio.run(call_for(request, WARM_UP_SECONDS, CLIENTS * place.replicas))
+    time.sleep(SETTLE_SECONDS)
+    before = place.read_cpu()
+    started = time.perf_counter()
+    count = asyncio.run(call_for(request, LOAD_SECONDS, CLIENTS * place.replicas))
     seconds = time.perf_counter() - started
+    time.sleep(SETTLE_SECONDS)
     return Sample(count / seconds, (place.read_cpu() - before) / count * 1e3)
+
+
+async def call_for(request: RequestKind, seconds: float, clients: int) -> int:
+    """Send the next request of each client when the last one was answered. Return the number of requests."""
+    end = time.perf_counter() + seconds
+
+    async def call() -> int:
+        count = 0
+        reader, writer = await asyncio.open_connection("127.0.0.1", request.port)
+        with contextlib.closing(writer):
+            while time.perf_counter() < end:
+                await time_request(reader, writer, request)
+                count += 1
+        return count
+
+    return sum(await asyncio.gather(*(call() for _ in range(clients))))
 
 
 def measure_idle(place: Place) -> float:
@@ -127,12 +156,28 @@ def start_topologies() -> Iterator[dict[str, Place]]:
     with tempfile.TemporaryDirectory(prefix="onetool-bench-") as parent, contextlib.ExitStack() as stack:
         Path(parent).chmod(0o711)
         places = {}
-        for number in NUMBERS:
-            topology = Topology(Path(parent) / str(number), program=str(ONETOOL[0]), settings=SETTINGS)
+        for name in (*map(str, NUMBERS), APART):
+            topology = Topology(Path(parent) / name.replace(", ", "-"), program=str(ONETOOL[0]), settings=SETTINGS)
             stack.callback(topology.down)
-            topology.up(number, has_worker=False)
-            places[str(number)] = find_place(topology, number)
+            if name == APART:
+                start_apart(topology, NUMBERS[-1])
+                places[name] = find_place(topology, NUMBERS[-1])
+            else:
+                topology.up(int(name), has_worker=False)
+                places[name] = find_place(topology, int(name))
         yield {**places, SPARSE: replace(places[str(NUMBERS[-1])], replicas=1)}
+
+
+def start_apart(topology: Topology, replicas: int) -> None:
+    """Start replicas with a copy of the first one's database for each of the others."""
+    topology.up(1, has_worker=False)
+    topology.stop("replica-1")
+    store = topology.store_url("replica")
+    for number in range(2, replicas + 1):
+        name = f"onetool_{number}"
+        topology.postgres.execute(f"CREATE DATABASE {name} TEMPLATE onetool OWNER onetool_migration")
+        topology.start_replica(number, ONETOOL_STORE=f"{store.rpartition('/')[0]}/{name}")
+    topology.up(replicas, has_worker=False)
 
 
 def find_place(topology: Topology, replicas: int) -> Place:
