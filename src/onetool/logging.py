@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onetool.errors import error_type
 from onetool.util.background import Background
@@ -31,6 +31,7 @@ MAX_LINES_WAITING = 100_000  # in case the disk is slower than the calls
 MAX_TEXT_WAITING = 32 << 20  # characters of output and messages, in case redacting them is slower
 WRITE_SECONDS = 0.01  # in which another process finishes a line
 GATHER_SECONDS = 0.2
+RETRY_SECONDS = 2.0
 
 
 def _json(line: JsonObject) -> str:
@@ -50,6 +51,8 @@ class Log:
     With `gathers`, the thread collects lines for a moment instead of waking for each one.
     """
 
+    keeps_unwritten: ClassVar[bool] = False  # whether to write lines later that cannot be written now
+
     def __init__(
         self,
         file: Path | None = None,
@@ -65,18 +68,20 @@ class Log:
         self.max_bytes = max_bytes
         self.keep = keep
         self._file = file
+        self._is_open = file is not None
         self._level = LEVELS.get(level.upper(), LEVELS["INFO"])
         self._redact = redact
         self._lines: deque[JsonObject] = deque(maxlen=MAX_LINES_WAITING)
         self._text_waiting = 0
         self._is_torn = True  # whether the last line in the file may be incomplete
         gather = GATHER_SECONDS if gathers else 0.0
-        self._background = Background("onetool-log", self._write_lines, gather=gather)
+        self._background = Background("onetool-log", self._write_lines, gather=gather, retry=RETRY_SECONDS)
         self.problem: str | None = None
 
     def open(self, file: Path) -> None:
         """Write to this file, unless the log already has one."""
         self._file = self._file or file
+        self._is_open = True
 
     def configure(self, level: str, redact: Callable[[str], str]) -> None:
         """Set the minimum level and the redaction of secrets."""
@@ -84,7 +89,7 @@ class Log:
         self._redact = redact
 
     def event(self, name: str, *, level: str = "INFO", **fields: Any) -> None:
-        if self._file is None or LEVELS[level] < self._level:
+        if not self._is_open or LEVELS[level] < self._level:
             return
         if "text" in fields:
             self._text_waiting += len(fields["text"])
@@ -95,12 +100,13 @@ class Log:
 
     def write(self, name: str, **fields: Any) -> None:
         """Write a line before returning. Raises OSError if the system does not accept it."""
-        if self._file is not None:
+        if self._is_open:
             try:
-                self._write(self._file, [{"time": time.time(), "level": "INFO", "name": name, **fields}])
+                self._write([{"time": time.time(), "level": "INFO", "name": name, **fields}])
             except OSError as error:
                 self.problem = f"cannot write {self.name}: {error}"
                 raise
+            self.problem = None
 
     def read(self, position: str | None = None) -> "Iterator[StoredRecord]":
         """Yield the lines after a position, newest first, also of older files."""
@@ -135,20 +141,30 @@ class Log:
     # --- writer thread ----------------------------------------------------------------------------------------
 
     def _write_lines(self) -> bool:
-        """Write the queued lines; lines that cannot be written are dropped."""
+        """Write the queued lines. Return whether none are left to be written later."""
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
         self._text_waiting = 0
-        if not lines or self._file is None:
+        if not lines:
             return True
         try:
-            rotate(self._file, self.max_bytes, self.keep)
-            self._write(self._file, lines)
-            self.problem = None
+            self._make_room()
+            self._write(lines)
         except OSError as error:
             self.problem = f"cannot write {self.name}: {error}"
+            if self.keeps_unwritten:
+                self._lines.extendleft(reversed(lines))
+            return not self.keeps_unwritten
+        self.problem = None
         return True
 
-    def _write(self, path: Path, lines: list[JsonObject]) -> None:
+    def _make_room(self) -> None:
+        if self._file is not None:
+            rotate(self._file, self.max_bytes, self.keep)
+
+    def _write(self, lines: list[JsonObject]) -> None:
+        path = self._file
+        if path is None:
+            return
         with _open(path) as file:
             for line in lines:  # one write per line, because other processes may append too
                 data = b"\n" * (self._is_torn and _has_torn_line(file, path)) + self._text(line)

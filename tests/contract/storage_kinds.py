@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from unittest.mock import patch
 
 import yaml
@@ -45,15 +45,14 @@ from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.run_records import CallState, DurableCall, RunRecord
 from onetool.state.run_store import RunStore, RunTables
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
-from onetool.state.storage import (
-    AuditStorage,
-    NoticeStorage,
-    State,
-)
+from onetool.state.storage import State
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CallRecord, Recorder
 from onetool.stats.shapes import Shapes
 from onetool.stats.summary import summarize
+
+if TYPE_CHECKING:
+    from onetool.state.file_kinds import AuditFile
 
 HOUR = 3600.0
 ALL = "all"
@@ -162,7 +161,7 @@ class AuditKind(BaseKind):
     store: AppendOnlyLog
 
     def write(self, key: str) -> str:
-        log: AuditStorage = self.store.store
+        log: AuditFile = self.store.store
         try:
             log.write("call.started", key=key, content=CONTENT)
         except OSError as error:
@@ -182,7 +181,7 @@ class NoticeKind(BaseKind):
     store: AppendOnlyLog
 
     def write(self, key: str) -> str:
-        notices: NoticeStorage = self.store.store
+        notices: NoticeFiles = self.store.store
         notices.append("notes.yaml", f"---\nkey: {key}\ncontent: {CONTENT!r}\n".encode())
         return key
 

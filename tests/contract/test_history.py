@@ -29,7 +29,7 @@ from onetool.stats.spending import list_spending
 from onetool.util.redact import Redactor
 
 if TYPE_CHECKING:
-    from onetool.state.storage import AuditStorage
+    from onetool.state.file_kinds import AuditFile
 
 NOW = 1_800_000_000.0  # January 2027
 SECRET = "s3cr3t-value-of-a-key"
@@ -171,7 +171,7 @@ def test_spending_and_failures_are_summed(history: History) -> None:
 @pytest.fixture(params=["files", "postgres"])
 def audit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditLog]:
     redact = Redactor([SECRET])
-    records: AuditStorage = open_files(Directories(tmp_path, tmp_path)).audit(tmp_path / "audit.jsonl", redact)
+    records: AuditFile = open_files(Directories(tmp_path, tmp_path)).audit(tmp_path / "audit.jsonl", redact)
     if request.param == "postgres":
         (tmp_path / "database").write_text(request.getfixturevalue("postgres_url"))
         records = open_postgres(tmp_path).audit(tmp_path, redact)
@@ -184,7 +184,7 @@ def audit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditLog]:
 def test_the_audit_log_is_read_newest_first_across_rotated_files(audit: AuditLog) -> None:
     for number in range(60):
         audit.change("token.create", [f"name{number}", SECRET], actor=f"token t{number % 3}", transport="http")
-        audit._records._background.flush()  # type: ignore[attr-defined]  # rotate between records
+        audit._records._background.flush()  # rotate between records
     names, position = list[str](), None
     while True:
         page = audit.list_page(AuditFilter(actor="token t1"), position, 7)

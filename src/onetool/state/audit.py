@@ -33,7 +33,8 @@ from onetool.util.storage_errors import is_full
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.state.storage import AuditStorage, State
+    from onetool.state.file_kinds import AuditFile
+    from onetool.state.storage import State
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
@@ -59,7 +60,7 @@ def open_audit_log(loaded: Loaded, state: "State") -> "AuditLog":
 class AuditLog:
     """The audit log, whose records are stored."""
 
-    def __init__(self, records: "AuditStorage", redact: Redactor) -> None:
+    def __init__(self, records: "AuditFile", redact: Redactor) -> None:
         self._records = records
         self._redact = redact
         self._shares = AuditShares()

@@ -3,16 +3,14 @@
 import json
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from onetool.errors import AuditUnavailable, StorageError, ToolError
-from onetool.logging import MAX_LINES_WAITING, MAX_LOG_BYTES, encode_line
+from onetool.logging import encode_line
 from onetool.state.audit_records import StoredRecord
+from onetool.state.file_kinds import AuditFile
 from onetool.state.postgres_database import Database
-from onetool.util.background import Background
 from onetool_child.json_types import JsonObject
 
 READ_AFTER = "SELECT id, record FROM audit WHERE id < ? ORDER BY id DESC LIMIT 500"
@@ -25,49 +23,26 @@ STORE_AWAY = "store_unavailable"
 RETRY_SECONDS = 2  # until a database may answer again
 
 
-class AuditRows:
-    """Records of the audit log, redacted. The outcomes of calls are written in the background."""
+class AuditRows(AuditFile):
+    """Records of the audit log in rows. Those that cannot be written are kept until the database accepts them."""
 
-    place = "in the database"
     device = "database"
+    place = "in the database"
     is_slow = True
     write_seconds = 3.0  # a call fails before it would wait for a free connection
+    keeps_unwritten = True
 
-    def __init__(self, database: Database, redact: Callable[[str], str] = lambda text: text) -> None:
+    def __init__(self, database: Database, redact: Callable[[str], str] = str) -> None:
+        super().__init__(None, redact)
+        self._is_open = True
         self._database = database
-        self.redact = redact
-        self.max_bytes = MAX_LOG_BYTES
-        self.keep = 1
         self._trim_at = 0.0
-        self._waiting: deque[JsonObject] = deque(maxlen=MAX_LINES_WAITING)
-        self._background = Background("onetool-audit", self._write_waiting, gather=0.2, retry=2.0)
-        self.problem: str | None = None
 
     def make_refusal(self, message: str) -> ToolError:
         return AuditUnavailable(message, hint="repeat the call later", retry_after=RETRY_SECONDS)
 
     def make_error(self, error: OSError) -> ToolError:
         return StorageError(f"cannot write the audit log: {error}", hint="repeat the call later", code=STORE_AWAY)
-
-    def configure(self, _level: str, redact: Callable[[str], str]) -> None:
-        """Set the redaction of secrets. All records are stored, whatever the level."""
-        self.redact = redact
-
-    def write(self, name: str, **fields: Any) -> None:
-        """Store a record before returning. Raise OSError if the database did not accept it."""
-        try:
-            self._insert([self._encode(_make_line(name, fields))])
-        except StorageError as error:
-            self.problem = f"cannot write the audit log: {error.message}"
-            raise OSError(error.message) from None
-        self.problem = None
-
-    def event(self, name: str, **fields: Any) -> None:
-        self._waiting.append(_make_line(name, fields))
-        self._background.wake()
-
-    def close(self) -> None:
-        self._background.close()
 
     def read(self, position: str | None = None) -> Iterator[StoredRecord]:
         """Yield the records after a position, newest first."""
@@ -92,28 +67,23 @@ class AuditRows:
         """Store lines of another audit log, in their order."""
         self._insert([(_read_time(line), line.replace("\0", "")) for line in lines])
 
-    def _encode(self, line: JsonObject) -> tuple[float, str]:
-        return line["time"], encode_line(line, self.redact).replace("\0", "")
+    def _write(self, lines: list[JsonObject]) -> None:
+        try:
+            self._insert([(line["time"], encode_line(line, self._redact).replace("\0", "")) for line in lines])
+        except StorageError as error:
+            raise OSError(error.message) from None
 
     def _insert(self, records: list[tuple[float, str]]) -> None:
         with self._database.transaction() as transaction:
             rows = [(datetime.fromtimestamp(at, UTC), record) for at, record in records]
             transaction.executemany(INSERT, rows)
 
-    def _write_waiting(self) -> bool:
-        """Store the queued records. They are kept until the database accepts them."""
-        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if not lines:
-            return True
-        try:
-            self._insert(list(map(self._encode, lines)))
-        except StorageError as error:
-            self.problem = f"cannot write the audit log: {error.message}"
-            self._waiting.extendleft(reversed(lines))
-            return False
-        self.problem = None
-        self._trim_sometimes()
-        return True
+    def _write_lines(self) -> bool:
+        has_lines = bool(self._lines)
+        is_done = super()._write_lines()
+        if has_lines and is_done:
+            self._trim_sometimes()
+        return is_done
 
     def _trim_sometimes(self) -> None:
         if time.monotonic() >= self._trim_at:
@@ -122,10 +92,6 @@ class AuditRows:
                 self.trim()
             except StorageError as error:
                 self.problem = f"cannot delete old records of the audit log: {error.message}"
-
-
-def _make_line(name: str, fields: JsonObject) -> JsonObject:
-    return {"time": time.time(), "level": "INFO", "name": name, **fields}
 
 
 def _read_time(line: str) -> float:

@@ -18,23 +18,29 @@ if TYPE_CHECKING:
 
 
 class AuditFile(Log):
-    """Records as JSON lines. Outcomes of calls are written in the background."""
+    """Records of the audit log as JSON lines. Outcomes of calls are written in the background."""
 
-    device = "disk"
-    is_slow = False
-    write_seconds = 5.0
+    device = "disk"  # what a write waits for
+    is_slow = False  # whether each write takes a round trip, so that an event loop needs a thread
+    write_seconds = 5.0  # timeout of a write in a thread
 
-    def __init__(self, file: Path, redact: Callable[[str], str]) -> None:
-        super().__init__(file, "INFO", redact, gathers=False, name=f"the audit log {file}")
-        self._directory = file.parent
-        self.place = str(file)
+    def __init__(self, file: Path | None, redact: Callable[[str], str]) -> None:
+        name = "the audit log" if file is None else f"the audit log {file}"
+        super().__init__(file, "INFO", redact, gathers=file is None, name=name)
+
+    @property
+    def place(self) -> str:
+        """The place of the records, for people."""
+        return str(self._file)
 
     def make_refusal(self, message: str) -> ToolError:
+        """Return the error for a call that was not made, because it cannot be recorded."""
         hint = "free disk space, make the file writable, or set audit.file in onetool.yaml"
         return AuditUnavailable(message, hint=hint, file=self.place)
 
     def make_error(self, error: OSError) -> ToolError:
-        return storage_error(self._directory, error)
+        """Return the error for something else that cannot be recorded."""
+        return storage_error(Path(self.place).parent, error)
 
 
 class SettingsFiles(SettingsStorage):

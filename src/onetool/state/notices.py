@@ -18,7 +18,6 @@ from onetool.config.model import Topic
 from onetool.core.render import render
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
 from onetool.state.memory import Counters
-from onetool.state.storage import NoticeStorage
 from onetool.util.clock_watch import Clock
 from onetool.util.locks import locked
 from onetool.util.time_format import in_utc
@@ -42,7 +41,7 @@ def count_message(counters: Counters, agent: str, per_minute: int) -> None:
         )
 
 
-def publish(topics: Sequence[Topic], notices: NoticeStorage, topic: str, message: Any, now: Clock) -> str:
+def publish(topics: Sequence[Topic], notices: "NoticeFiles", topic: str, message: Any, now: Clock) -> str:
     """Append the message to the file of the topic and return a one-line summary. Blocks on the disk and on a lock."""
     if len(topic) > MAX_TOPIC_CHARS:
         raise ArgumentError(f"topic too long: {len(topic)} characters (maximum {MAX_TOPIC_CHARS})")
@@ -80,7 +79,10 @@ class _FileFull(OSError):
 
 
 class NoticeFiles:
-    """Files of messages. Relative names are resolved against `directory`."""
+    """Files of messages. Each is appended completely or not at all.
+
+    Relative names are resolved against `directory`.
+    """
 
     def __init__(self, directory: Path, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
         self._directory = directory

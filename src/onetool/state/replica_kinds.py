@@ -8,7 +8,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.state.documents import ALL, Cached, Documents, StoreUnavailable
 from onetool.state.keys import BROWSER_SESSIONS
 from onetool.state.memory import EndedSessions
-from onetool.state.notices import DEFAULT_MAX_FILE_BYTES
+from onetool.state.notices import DEFAULT_MAX_FILE_BYTES, NoticeFiles
 from onetool.state.postgres_database import Database, Statements
 from onetool.state.sqlite_database import StateDatabase, Transaction
 from onetool.util.problem import STORAGE, Location, Problem
@@ -32,7 +32,7 @@ DELETE FROM notices WHERE name = :name AND id <= (
 """
 
 
-class NoticeRows:
+class NoticeRows(NoticeFiles):
     """Messages for people, by the name of their file. If they exceed `max_file_bytes`, the oldest are deleted."""
 
     def __init__(self, database: Database, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from onetool.errors import ConfigError, ToolError
+from onetool.errors import ConfigError
 from onetool.util.problem import STORAGE, WARNING, Problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.results.store import StoredResults
     from onetool.search.catalog import Search
     from onetool.snippets.saved_snippets import SavedSnippets
-    from onetool.state.audit_records import StoredRecord
     from onetool.state.credentials import CredentialStore
     from onetool.state.disabled_tools import DisabledTools
     from onetool.state.documents import Documents
-    from onetool.state.file_kinds import SettingsFiles
+    from onetool.state.file_kinds import AuditFile, SettingsFiles
     from onetool.state.kinds import LastUses
     from onetool.state.memory import Counters, EndedSessions, RateLimiter
+    from onetool.state.notices import NoticeFiles
     from onetool.state.run_store import RunTables
     from onetool.state.session_store import SessionTables
     from onetool.state.sqlite_database import StateDatabase
@@ -48,41 +48,6 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.util.clock_watch import ClockWatch
 
 Pinned = dict[str, JsonObject]  # definitions by the name of the tool
-
-
-class AuditStorage(Protocol):
-    """The audit log. `write` raises OSError if the record was not accepted; `event` returns at once.
-
-    `read` yields the records after a position, newest first. It blocks, and may raise a ToolError or OSError.
-    """
-
-    problem: str | None
-    place: str  # for messages
-    device: str  # what a write waits for
-    is_slow: bool  # whether each write takes a round trip, so that an event loop needs a thread
-    write_seconds: float  # timeout of a write in a thread
-    max_bytes: int  # of a file; in a database, of all records together with `keep`
-    keep: int  # older files of this size
-
-    def make_refusal(self, message: str) -> ToolError:
-        """Return the error for a call that was not made, because it cannot be recorded."""
-        ...
-
-    def make_error(self, error: OSError) -> ToolError:
-        """Return the error for something else that cannot be recorded."""
-        ...
-
-    def read(self, position: str | None = None) -> "Iterable[StoredRecord]": ...
-    def configure(self, level: str, redact: Callable[[str], str]) -> None: ...
-    def write(self, name: str, **fields: Any) -> None: ...
-    def event(self, name: str, **fields: Any) -> None: ...
-    def close(self) -> None: ...
-
-
-class NoticeStorage(Protocol):
-    """Messages for people. Each is appended completely or not at all."""
-
-    def append(self, name: str, document: bytes) -> None: ...
 
 
 class StoredTokens(Protocol):
@@ -250,8 +215,8 @@ class State:
     tool_lists: "Callable[[Callable[[str], str]], ToolLists]"  # with a function that redacts
     results: "Callable[[Output], StoredResults]"
     media: "Callable[[Output], Media]"
-    notices: Callable[[int], NoticeStorage]  # with the maximum bytes of a file
-    audit: "Callable[[Path, Callable[[str], str]], AuditStorage]"  # with the file of the settings
+    notices: "Callable[[int], NoticeFiles]"  # with the maximum bytes of a file
+    audit: "Callable[[Path, Callable[[str], str]], AuditFile]"  # with the file of the settings
     bundles: "Callable[[Path, int, Path | None], BundleStore]"  # with the directory of the settings
     call_rates: "Callable[[Path], RateLimiter]"  # of the tools in a directory of bundles
     guard_budget: "Callable[..., BudgetGuard]"
