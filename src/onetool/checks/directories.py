@@ -34,7 +34,9 @@ def _check_written(loaded: Loaded) -> Iterator[Problem]:
             continue
         path = quote(str(existing))
         if not existing.is_dir():
-            what = f"{existing} is not a directory, so nothing can be stored in it"
+            is_link = existing.is_symlink() and not existing.exists()
+            reason = f"a link to {existing.readlink()}, which does not exist" if is_link else "not a directory"
+            what = f"{existing} is {reason}, so nothing can be stored in it"
             yield storage_problem(what, existing, f"mv {path} {quote(f'{existing}.old')}")
         elif not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
             is_ours = not hasattr(os, "getuid") or existing.stat().st_uid == os.getuid()

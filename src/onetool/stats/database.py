@@ -69,8 +69,8 @@ class StatisticsFile(SqliteDatabase):
                 database.execute("BEGIN")
                 yield database
         except Damaged as error:
-            hint = "OneTool renames it and starts a new one, at the next start at the latest."
-            raise ToolError(f"the statistics file {self.file} is damaged: {error}. {hint}") from None
+            hint = "run `onetool run 1`: OneTool renames it and starts a new one"
+            raise ToolError(f"the statistics file {self.file} is damaged: {error}", hint=hint) from None
 
     def damage_error(self, message: str) -> StorageError:
         return Damaged(message)

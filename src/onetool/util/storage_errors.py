@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from onetool.errors import BundleError, ToolError
@@ -36,13 +37,25 @@ def storage_error(directory: Path, error: Exception, kind: type[ToolError] = Bun
     mount = mount_point(directory)
     why = {"full": f"the disk mounted at {mount} is full", "read_only": f"the disk mounted at {mount} is read-only"}
     text = why.get(reason, str(error))
+    hint = _HINTS[reason].format(place=directory)
+    if link := _find_dangling_link(directory, error):
+        text = f"{link} is a link to {link.readlink()}, which does not exist"
+        hint = f"remove the link with `rm {quote(str(link))}`, or create what it leads to"
     return kind(
         f"cannot write {directory}: {text}",
-        hint=_HINTS[reason].format(place=directory),
+        hint=hint,
         location=Location(str(directory)),
         code=STORAGE,
         details={"directory": str(directory), "mount": mount, "reason": reason},
     )
+
+
+def _find_dangling_link(directory: Path, error: Exception) -> Path | None:
+    """Return the link that leads nowhere: the file of the error, or a directory."""
+    file = getattr(error, "filename", None)
+    paths = [Path(file)] if isinstance(file, str) else []
+    paths += (directory, *directory.parents)
+    return next((path for path in paths if path.is_symlink() and not path.exists()), None)
 
 
 def is_full(error: ToolError) -> bool:
