@@ -42,6 +42,7 @@ notify: {topics: [{pattern: notes, file: notes.yaml}]}
 auth: {tokens: [{name: laptop, hash: %s}]}
 """ % ("ab" * 32)
 HOUR = 3600.0
+SENT_CALLS = "SELECT run, number, attempt, permit, at FROM sent_calls ORDER BY run, number, attempt"
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +59,7 @@ def fill(data: Path) -> dict[str, Any]:
         runs.set_state("r_2", RunState.DONE)
         granted = Grant("g_1", "t", left=3, run="r_1")
         runs.decide("r_1", Decision(is_approved=True, by="Ada", grants=(granted, Grant("g_2", "u"))))
+        runs.write_calls("r_1", [DurableCall(2, "t", "{}", "key", 1, CallState.SENT)], grant="g_1")
     with closing(SessionStore(data)) as sessions:
         session = sessions.create()
         sessions.update(session, {"a": SessionValue("1"), "b": SessionValue("2", ("private",))})
@@ -139,9 +141,10 @@ def open_rows(state: State) -> Stores:
 
 def check(stores: Stores, names: dict[str, Any]) -> None:
     assert [run.id for run in stores.runs.list_runs()] == ["r_2", "r_1"]
-    (call,) = stores.runs.list_calls("r_1")
-    assert (call.state, call.by) == (CallState.APPROVED, "Ada")
-    assert {grant.id for grant in stores.runs.list_grants("default", "r_1")} == {"g_1", "g_2"}
+    approved, sent = stores.runs.list_calls("r_1")
+    assert (approved.state, approved.by) == (CallState.APPROVED, "Ada")
+    assert sent.state is CallState.SENT
+    assert {grant.id: grant.left for grant in stores.runs.list_grants("default", "r_1")} == {"g_1": 2, "g_2": 1}
     second = stores.runs.get_run("r_2")
     assert second is not None
     assert second.state is RunState.DONE
@@ -199,10 +202,14 @@ def test_state_is_copied_to_postgresql(tmp_path: Path, postgres_url: str) -> Non
         }
     with open_files(data) as files:  # the source is left as it was
         check(files, names)
+    with closing(RunStore(data)) as runs:
+        sent_calls = runs.database.select(SENT_CALLS)
     with closing(open_postgres(postgres_url, KEY, tmp_path / "cache", scope=str(work))) as state:
         check(open_rows(state), names)
         assert [record for (record,) in get_database(state).select("SELECT record FROM audit ORDER BY id")] == audited
         assert StoredTokenSet(get_database(state)).names() == ["laptop"]
+        assert [row[:4] for row in sent_calls] == [("r_1", 2, 1, "g_1")]
+        assert get_database(state).select(SENT_CALLS) == sent_calls
         state.runs.close()
     with start_replica(homes[1], work, postgres_url) as replica:
         assert replica.rest.get("/api/stats", tool="p.t")["totalCalls"] == 5
