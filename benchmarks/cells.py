@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.lib import TIMEOUT_SECONDS, Row, WrongAnswer, interleave_async
 
 from onetool.children.channel import Channel
-from onetool.core.tool import Result
+from onetool.core.context import Result
 from onetool.errors import ToolError
 from onetool.runner.cells import CellLimits
 from onetool.runner.launch import Launcher, launcher_for

@@ -234,7 +234,7 @@ def make_installation(folder: Path, edits: Mapping[str, tuple[str, str]] | None 
     (folder / "venv" / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n", encoding="utf-8")
     shared = next(path for path in sys.path if path.endswith("site-packages"))
     (packages / "copy.pth").write_text(f"{folder / 'src'}\n{shared}\n", encoding="utf-8")
-    code = "import sys; from onetool.daemon_client import main; sys.exit(main())"
+    code = "import sys; from onetool.cli.start import main; sys.exit(main())"
     return str(folder / "venv" / "bin" / "python"), "-c", code
 
 

@@ -19,6 +19,8 @@ from onetool.config.settings_reader import wrap_settings
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
 from onetool.logging import Log
+from onetool.results.blobs import Media
+from onetool.results.store import StoredResults
 from onetool.runner.answer import Presenter
 from onetool.runner.cells import CellLimits, Cells
 from onetool.runner.runner import Runner
@@ -81,13 +83,13 @@ def open_runs(
     agents.configure(loaded, {})
     redact = Redactor()
     state = open_files(loaded.directories)
-    presenter = Presenter(settings.output, state.results(settings.output), redact)
+    presenter = Presenter(settings.output, StoredResults.open(state, settings.output), redact)
     runner = Runner(bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=state.snippets)
     changes = Changes()
     changes.poll("runs", partial(run_sync, store.version))
     runs = kind(bus, agents, changes, None, set)
     runs.configure(
-        *(loaded, runner, store, state.media(settings.output)),
+        *(loaded, runner, store, Media.open(state, settings.output)),
         redact=redact,
         log=log or Log(),
         environment={},

@@ -29,8 +29,7 @@ from tests import forked_program
 from onetool import tool
 from onetool.app import OneTool
 from onetool.config.model import Settings
-from onetool.core.context import Caller
-from onetool.core.tool import Result
+from onetool.core.context import Caller, Result
 from onetool.extensions.environments import make_uv_environment
 from onetool.logging import Log
 from onetool.runner.answer import Answer

@@ -16,7 +16,7 @@ from tests.support import App
 
 from onetool.app import OneTool
 from onetool.config.settings_reader import read_settings
-from onetool.core.tool import Result
+from onetool.core.context import Result
 from onetool.extensions.environments import PASSED_VARIABLES
 from onetool.logging import Log
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.config.model import Settings
     from onetool.core.bus.bus import ToolBus
-    from onetool.core.context import CallClient, Context, Permission, ToolContext
-    from onetool.core.tool import Result, tool
+    from onetool.core.context import CallClient, Context, Permission, Result, ToolContext
+    from onetool.core.tool import tool
     from onetool.errors import Cancelled, CannotAsk, ToolError
     from onetool.runner.answer import Answer
     from onetool.transports.http.mounted_app import asgi
@@ -53,7 +53,7 @@ _MODULES = {
     "File": "onetool_child.interface",
     "OneTool": "onetool.app",
     "Permission": "onetool.core.context",
-    "Result": "onetool.core.tool",
+    "Result": "onetool.core.context",
     "Settings": "onetool.config.model",
     "ToolBus": "onetool.core.bus.bus",
     "ToolContext": "onetool.core.context",

@@ -146,6 +146,7 @@ class OneTool:
         await self.cells.__aexit__(None, None, None)
         await asyncio.gather(self.registry.close(), self.llm.close(), self.net.close())
         await self.sign_ins.close()
+        await run_in_thread(self.catalog.close)
         await self._parts.close()
         await run_in_thread(self.log.close)
 

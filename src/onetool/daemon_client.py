@@ -1,4 +1,4 @@
-"""The client of the daemon and the entry point of the command `onetool`.
+"""The client of the daemon: it runs a command there, if possible.
 
 It uses only the standard library and no other module of this package, so that it starts in a few milliseconds. Over
 stdio it copies messages between the assistant and the daemon, which it starts if needed. `onetool run` and the other
@@ -79,16 +79,13 @@ DISCONNECTION = {
 }
 
 
-def main() -> int:
-    """Run the command `onetool`."""
-    arguments = sys.argv[1:]
-    if _may_share(arguments):
-        status = _run_command(arguments) if arguments[:1] and arguments[0] in COMMANDS else _serve(arguments)
-        if status is not None:
-            return status
-    from onetool.cli.main import main as run_here
-
-    return run_here()
+def run_in_daemon(arguments: list[str]) -> int | None:
+    """Run a command in the daemon and return its exit status; None if this process must run it."""
+    if not _may_share(arguments):
+        return None
+    if arguments[:1] and arguments[0] in COMMANDS:
+        return _run_command(arguments)
+    return _serve(arguments)
 
 
 def _may_share(arguments: list[str]) -> bool:
@@ -860,7 +857,3 @@ def _is_stopped(process: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123
         return file.read().rpartition(b")")[2].split()[0] in {b"T", b"t"}
     return False
-
-
-if __name__ == "__main__":
-    sys.exit(main())

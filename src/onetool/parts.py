@@ -176,7 +176,7 @@ class PartsFactory:
         keys = (settings.llm.api_key, *(issuer.client_secret for issuer in settings.auth.issuers))
         redact = Redactor({*loaded.secret_values, *filter(None, keys)})
         state = _open_state(loaded, old, self._changes, redact)
-        results = state.results(settings.output)
+        results = StoredResults.open(state, settings.output)
         directories = loaded.directories
         paths = settings.projects.items()
         projects = {name: str(resolve_path(path, directories.root, directories.home)) for name, path in paths}
@@ -189,7 +189,7 @@ class PartsFactory:
             redact=redact,
             state=state,
             results=results,
-            media=state.media(settings.output),
+            media=Media.open(state, settings.output),
             audit=_open_audit(loaded, state, redact, old),
             net=self._make_net(loaded, old),
             projects=projects,

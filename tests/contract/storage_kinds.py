@@ -504,8 +504,8 @@ def notice_rows(state: State) -> AppendOnlyLog:
 
 
 POSTGRES: dict[str, Callable[[State], Any]] = {
-    "results": lambda state: state.results(Output()),
-    "media": lambda state: state.media(Output()),
+    "results": lambda state: StoredResults.open(state, Output()),
+    "media": lambda state: Media.open(state, Output()),
     "sessions": lambda state: state.sessions,
     "statistics": lambda state: state.recorder,
     "shapes": lambda state: state.shapes,
@@ -519,7 +519,7 @@ POSTGRES: dict[str, Callable[[State], Any]] = {
     "notices": notice_rows,
     "bundles": lambda state: state.bundles(Path("/"), 1000, None),
     "runs": lambda state: state.runs,
-    "tool lists": lambda state: state.tool_lists(str),
+    "tool lists": lambda state: ToolLists(state.cache, str),
     "settings": lambda state: state.settings.open_editor(Directories(Path("/"), Path("/no-files")), {}),
 }
 POSTGRES[ALL] = lambda state: {kind: make_kind(kind, make(state)) for kind, make in POSTGRES.items() if kind != ALL}

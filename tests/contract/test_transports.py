@@ -11,7 +11,7 @@ from tests.contract.calls import SETTINGS, TRANSPORTS, Call
 from tests.rest_support import ServedApp, draft, serve_app
 from tests.support import App, Connection, configure, connect, get_texts, open_app, run_cli
 
-from onetool.core.tool import Result
+from onetool.core.context import Result
 from onetool.errors import describe
 from onetool_child.errors import TREE
 

@@ -184,6 +184,7 @@ def test_a_daemon_killed_while_it_starts_is_started_again(lab: DaemonHome) -> No
 START_AND_KILL = """
 import os, signal, sys, time
 import onetool.daemon_client as client
+from onetool.cli.start import main as start_command
 
 start = client._start
 
@@ -204,7 +205,7 @@ def start_and_kill(listener, path):
                 return
 
 client._start = start_and_kill
-sys.exit(client.main())
+sys.exit(start_command())
 """
 
 

@@ -29,7 +29,10 @@ CLIENTS = 10
 IMPATIENT = (
     CLIENT[0],
     "-c",
-    "from onetool import daemon_client as client; client.CONNECT_SECONDS = client.SILENCE_SECONDS = 1; client.main()",
+    (
+        "from onetool import daemon_client as client; client.CONNECT_SECONDS = client.SILENCE_SECONDS = 1; "
+        "from onetool.cli.start import main; main()"
+    ),
 )
 
 
@@ -394,7 +397,7 @@ def test_a_client_with_one_more_filter_is_not_served(home: DaemonHome) -> None:
     if not IS_ROOT:
         pytest.skip("an ordinary user cannot set a filter without no_new_privs")
     home.stop()
-    code = f"import sys\n{LIBC}\n{FILTER}\nfrom onetool.daemon_client import main\nsys.exit(main())"
+    code = f"import sys\n{LIBC}\n{FILTER}\nfrom onetool.cli.start import main\nsys.exit(main())"
     with home.client(command=(sys.executable, "-c", code)) as client:
         assert text_of(client.run("1 + 1")) == "2"
         assert '"pid"' in send_confined(home, LIBC + FILTER)
@@ -438,7 +441,7 @@ def test_a_client_in_another_pid_namespace_is_not_served(shared: DaemonHome) -> 
 
 
 def test_a_confined_client_serves_itself(shared: DaemonHome) -> None:
-    code = f"import sys\n{CONFINEMENTS['no_new_privs']}\nfrom onetool.daemon_client import main\nsys.exit(main())"
+    code = f"import sys\n{CONFINEMENTS['no_new_privs']}\nfrom onetool.cli.start import main\nsys.exit(main())"
     with shared.client(command=(sys.executable, "-c", code)) as client:
         assert text_of(client.run("1 + 1")) == "2"
         assert client.process.pid not in {each["pid"] for each in shared.status()["clients"]}

@@ -16,8 +16,7 @@ from tests.workers_support import open_workers
 from onetool.children.channel import Reply
 from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import CallClient, ToolContext
-from onetool.core.tool import Result
+from onetool.core.context import CallClient, Result, ToolContext
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.cells import MEASURES_WORK, NOT_ANSWERING, CellLimits, Cells, ProcessState, RunTimer
 from onetool.runner.launch import SpawnLauncher

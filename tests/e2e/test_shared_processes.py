@@ -26,8 +26,7 @@ from onetool import tool
 from onetool.app import OneTool
 from onetool.config.model import Settings, needs_own_application
 from onetool.config.settings_reader import read_settings
-from onetool.core.context import Caller
-from onetool.core.tool import Result
+from onetool.core.context import Caller, Result
 from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.logging import Log
 from onetool.parts import SharedProcesses

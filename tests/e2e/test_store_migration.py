@@ -126,8 +126,8 @@ def open_rows(state: State) -> Stores:
     return Stores(
         runs=state.runs,
         sessions=state.sessions,
-        results=state.results(Output()),
-        media=state.media(Output()),
+        results=StoredResults.open(state, Output()),
+        media=Media.open(state, Output()),
         disabled_tools=state.disabled_tools,
         pins=state.pins,
         credentials=state.credentials,

@@ -25,8 +25,7 @@ from tests.support import (
 from tests.workers_support import HEADER, Workers, is_alive, open_workers, uv_environment, write_pack
 
 from onetool.config.trust import trust
-from onetool.core.context import CallClient
-from onetool.core.tool import Result
+from onetool.core.context import CallClient, Result
 from onetool_child.confine import landlock_version
 
 MANY = 1000 if NIGHTLY else 200

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onetool.children.channel import Channel, RemoteError
-from onetool.core.tool import Result
+from onetool.core.context import Result
 from onetool.errors import ToolError
 
 Talk = Callable[[Channel, "Sink"], Awaitable[None]]

@@ -13,6 +13,8 @@ from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.config.model import Output, Token
 from onetool.errors import CallRejected, StorageError, ToolError
+from onetool.results.blobs import Media
+from onetool.results.store import StoredResults
 from onetool.snippets.saved_snippets import SavedSnippet
 from onetool.state.audit_rows import AuditRows
 from onetool.state.changes import Changes
@@ -106,7 +108,7 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
     for _ in range(2):  # it is executed after each upgrade
         postgres_server.execute(render_grants(replica, worker), database=name)
     state = open_state(url=postgres_server.url(name, replica))
-    handle = state.results(Output()).put("of the replica", tool="t")["handle"]
+    handle = StoredResults.open(state, Output()).put("of the replica", tool="t")["handle"]
     state.runs.put_run(RunRecord("r_1", "default", "1"))
     state.recorder.flush()
     state.audit(Path(), str).write("call.started")
@@ -125,7 +127,7 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
             of_worker.execute(
                 "INSERT INTO chunks (handle, part, number, data, writer) VALUES ('i', 'txt', 0, 'x', ?)", (replica,)
             )
-    assert state.results(Output()).load(handle) == "of the replica"
+    assert StoredResults.open(state, Output()).load(handle) == "of the replica"
 
 
 def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Callable[..., State]) -> None:
@@ -349,8 +351,8 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     open_state: Callable[..., State], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, exact = Output(result_ttl=3600), open_state()
-    handle = exact.results(output).put("kept", tool="t")["handle"]
-    media = exact.media(output).put(b"kept", "image/png", "default")
+    handle = StoredResults.open(exact, output).put("kept", tool="t")["handle"]
+    media = Media.open(exact, output).put(b"kept", "image/png", "default")
     session = exact.sessions.create()
     exact.runs.put_run(RunRecord("r_1", "default", "1", state=RunState.WAITING, expires=exact.runs.now() + 60))
     true_time = time.time
@@ -359,14 +361,14 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     ahead.start()
     assert ahead.wait(TIMEOUT_SECONDS)
     assert abs(ahead.runs.now() - true_time()) < 5
-    results = ahead.results(output)
+    results = StoredResults.open(ahead, output)
     results.put("of a replica whose clock is a month ahead", tool="t")  # sweeps
     assert results.load(handle) == "kept"
-    assert ahead.media(output).get(media, "default").data == b"kept"
+    assert Media.open(ahead, output).get(media, "default").data == b"kept"
     ahead.sessions.create()  # sweeps
     assert ahead.sessions.list_keys(session) == []
     assert ahead.runs.delete_expired(ahead.runs.now()) == 0
-    assert exact.results(output).load(handle) == "kept"
+    assert StoredResults.open(exact, output).load(handle) == "kept"
 
 
 def test_old_records_of_the_audit_log_and_old_messages_are_deleted(

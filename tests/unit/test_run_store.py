@@ -26,6 +26,7 @@ from onetool.core.context import Caller, RunScope, ToolContext
 from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
 from onetool.paths import Directories
+from onetool.results.store import StoredResults
 from onetool.runner.answer import Answer
 from onetool.runs.gate import Gate
 from onetool.runs.replay import digest_call, encode_arguments
@@ -674,14 +675,14 @@ def test_a_jump_of_the_clock_is_reported_and_holds_after_a_reload(
     read_clock = time.time
     monkeypatch.setattr(time, "time", lambda: read_clock() + jump[0])
     with open_files(Directories(tmp_path, tmp_path)) as state:
-        kept = state.results(Output())
+        kept = StoredResults.open(state, Output())
         handle = kept.put("text", tool="t")["handle"]
         assert state.problems == []
         jump[0] = days * 86_400
         (problem,) = state.problems
         assert f"the clock jumped by {days * 86_400:+,} s" in problem.message
         assert problem.hint
-        reloaded = state.results(Output())  # opened by a reload of the settings, while the clock is wrong
+        reloaded = StoredResults.open(state, Output())  # opened by a reload of the settings, while the clock is wrong
         reloaded.put("of a wrong time", tool="t")
         jump[0] = 0.0
         assert kept.load(handle) == "text"

@@ -22,14 +22,14 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.bundles.secret_bindings import REFERENCE, SecretUse, find_secret_uses, list_uses
 from onetool.config.load import Loaded
 from onetool.config.model import OAuth, PackSettings
-from onetool.core.context import Effect, Permission, ToolContext
+from onetool.core.context import Effect, Permission, Result, ToolContext
 from onetool.core.foreign_schema import ForeignSchema
 from onetool.core.names import python_name
 from onetool.core.policy.effects import READ_ONLY, apply_settings
 from onetool.core.policy.labels import PRIVATE, UNTRUSTED
 from onetool.core.registry import Registry, RegistryEntry, ToolSource
 from onetool.core.schema import ANY_OBJECT
-from onetool.core.tool import Backend, Result, Tool
+from onetool.core.tool import Backend, Tool
 from onetool.errors import BundleError, ToolError, ToolNotFound
 from onetool.net import Net
 from onetool.oauth.credential import SignInTarget

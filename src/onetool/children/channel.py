@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.pace import Pace
-from onetool.core.tool import Result
+from onetool.core.context import Result
 from onetool.util.raw_json import RawJson
 from onetool_child import messages
 from onetool_child.data import encode

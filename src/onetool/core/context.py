@@ -93,6 +93,24 @@ class Caller:
     session: str = ""  # identifies the session of the client
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of a call: its value or its error."""
+
+    ok: bool
+    value: Any = None
+    error: Exception | None = None
+    ran: bool = True  # False if the call was rejected before it ran
+    clock: float = 0.0  # the time that a replayable run sees from now on
+    is_replayed: bool = False  # whether it comes from the journal of the run
+
+    def unwrap(self) -> Any:
+        """Return the value, or raise the original exception."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
 class CallTicket(Protocol):
     """A call that may be repeated by another process, which continues its run: see `onetool.runs.gate`."""
 

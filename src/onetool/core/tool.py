@@ -1,7 +1,6 @@
-"""Tools, backends and results, on which everything else is built.
+"""Tools and backends, on which everything else is built.
 
-`Tool` is immutable data: a name, schemas, permissions and the backend that carries out its calls. `Result` is the
-outcome of a call.
+`Tool` is immutable data: a name, schemas, permissions and the backend that carries out its calls.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -94,22 +93,6 @@ class Tool:
     def summary(self) -> str:
         """The first line of the description."""
         return self.description.strip().partition("\n")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    ok: bool
-    value: Any = None
-    error: Exception | None = None
-    ran: bool = True  # False if the call was rejected before it ran
-    clock: float = 0.0  # the time that a replayable run sees from now on
-    is_replayed: bool = False  # whether it comes from the journal of the run
-
-    def unwrap(self) -> Any:
-        """Return the value, or raise the original exception."""
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from procrastinate.job_context import AbortReason, JobContext
 from procrastinate.worker import Worker
 
 from onetool.config.load import Loaded
-from onetool.core.context import CallClient, Caller, RunScope, ToolContext
-from onetool.core.tool import Result, Tool
+from onetool.core.context import CallClient, Caller, Result, RunScope, ToolContext
+from onetool.core.tool import Tool
 from onetool.errors import Interrupted, ToolError, ToolNotFound, ToolTimeout
 from onetool.extensions.packs import Extensions
 from onetool.extensions.worker_backend import WorkerBackend

@@ -19,8 +19,7 @@ import onetool_child
 from onetool.children.channel import Channel, ChannelClosed, RemoteError
 from onetool.children.process import Process, Variables, describe_status
 from onetool.children.shared import CallInterrupted, SharedProcess
-from onetool.core.context import CANNOT_ASK, ToolContext, Waiting
-from onetool.core.tool import Result
+from onetool.core.context import CANNOT_ASK, Result, ToolContext, Waiting
 from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.extensions.environments import BOOT, StartCommand, environment_error
 from onetool.util.deadline import PausableDeadline

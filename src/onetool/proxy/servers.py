@@ -22,7 +22,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.proxy.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, check_tools, list_problems
 from onetool.proxy.connection import load_sdk
-from onetool.proxy.definitions import Definitions, digest
+from onetool.proxy.definitions import Definitions, ToolLists, digest
 from onetool.proxy.pins import accept
 from onetool.proxy.server_launch import plan_launch
 from onetool.proxy.session import UpstreamSession
@@ -86,7 +86,7 @@ class Servers(HeldTools):
     def configure(self, loaded: Loaded, /) -> None:
         """Apply new settings. A server whose settings are the same is kept."""
         state = self._get_state()
-        lists = state.tool_lists(Redactor(loaded.secrets.values()))
+        lists = ToolLists(state.cache, Redactor(loaded.secrets.values()))
         self._pins = state.pins
         self._packs = loaded.settings.tools
         servers = loaded.settings.servers

@@ -5,13 +5,17 @@ Code passes the handle on; a run that returns it sends the content to its client
 
 import json
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from onetool.errors import StorageError, ToolError
 from onetool.results.files import Part, ResultFiles, is_handle, new_handle
 from onetool.results.quota import Stored, select_oldest
 from onetool.util.clock_watch import Clock
 from onetool.util.versioning import check_version
+
+if TYPE_CHECKING:
+    from onetool.config.model import Output
+    from onetool.state.storage import State
 
 VERSION = 1
 DEFAULT_MAX_BYTES = 1 << 30
@@ -38,6 +42,11 @@ class Media:
         self._ttl = ttl
         self._clock = clock
         self._max_bytes = max_bytes
+
+    @classmethod
+    def open(cls, state: "State", output: "Output") -> Self:
+        """Return the stored media of the application, with the limits of the settings."""
+        return cls(state.open_parts("media"), output.result_ttl, state.clock_watch.clock, output.max_stored_bytes)
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
         """Store a blob and return its handle, which is valid for this agent and token."""

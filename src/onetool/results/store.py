@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from onetool.errors import StorageError, ToolError
 from onetool.results import hits, matches, meta as metadata, similar, window
@@ -22,6 +22,10 @@ from onetool.results.summary import description, preview, summary
 from onetool.results.window import Unit
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from onetool.config.model import Output
+    from onetool.state.storage import State
 
 _SEARCH_SECONDS = 30.0
 _CLEAN_SECONDS = 1.0  # between two looks for expired results, which read the whole directory
@@ -51,6 +55,17 @@ class StoredResults:
         self._quota = quota or Quota()
         self._agents: dict[str, str] = {}  # by handle
         self._cleaned_at = 0.0
+
+    @classmethod
+    def open(cls, state: "State", output: "Output") -> Self:
+        """Return the stored results of the application, with the limits of the settings."""
+        return cls(
+            state.open_parts("result"),
+            output.result_ttl,
+            output.preview_lines,
+            clock=state.clock_watch.clock,
+            quota=Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent),
+        )
 
     def put(
         self,

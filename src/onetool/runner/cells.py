@@ -21,7 +21,7 @@ import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.children.channel import Channel, ChannelClosed, Reply
-from onetool.core.tool import Result
+from onetool.core.context import Result
 from onetool.errors import ToolError, ToolTimeout
 from onetool.runner.launch import Launcher, OnStray, launcher_for
 from onetool.util.background_tasks import BackgroundTasks

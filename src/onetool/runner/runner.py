@@ -18,11 +18,10 @@ from onetool import snippets
 from onetool.children.channel import RemoteError, Reply
 from onetool.config.model import Settings
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import ToolContext
+from onetool.core.context import Result, ToolContext
 from onetool.core.names import MAX_NAME_LENGTH, check_name, python_name
 from onetool.core.registry import find_hidden_error
 from onetool.core.signature import describe_signature
-from onetool.core.tool import Result
 from onetool.errors import (
     BudgetExceeded,
     PermissionDenied,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool.core.context import ToolContext
+from onetool.core.context import Result, ToolContext
 from onetool.core.policy.effects import changes_something, get_effects, sort_effects
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling, make_denial
-from onetool.core.tool import Result, Tool
+from onetool.core.tool import Tool
 from onetool.errors import ApprovalRequired, CallRejected, Interrupted, StorageError, ToolError, error_type
 from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
 from onetool.runs.journal import JournalEntry

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from onetool.core.bus.authorize import authorize, choose_account
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Effect, ToolContext
+from onetool.core.context import Effect, Result, ToolContext
 from onetool.core.policy.effects import get_effects, has_effect, sort_effects
-from onetool.core.tool import Result, Tool
+from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.runner.run_output import RunOutput
 from onetool_child.data import encode

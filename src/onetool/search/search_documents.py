@@ -17,6 +17,9 @@ from onetool.search.documents import SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onetool.search.catalog import Search
     from onetool.search.index_reader import IndexReader
     from onetool.state.storage import State
 
@@ -81,11 +84,18 @@ class CatalogSearch:
         self._indexed: object = None  # the state for which the index was built
         self._known: KnownDocuments = {}
         self._update_lock = Lock()
+        self._index: Search | None = None
+        self._index_directory: Path | None = None
 
     def configure(self, settings: Settings, state: "State") -> None:
-        """Apply new settings."""
+        """Apply new settings. The index is a cache in a directory of the state."""
         self._settings = settings
         self._state = state
+
+    def close(self) -> None:
+        """Close the index. Blocks."""
+        if self._index is not None:
+            self._index.close()
 
     async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]:
         """Search all tools, packs, snippets and aliases. `agent` adds the saved snippets that it can use."""
@@ -94,7 +104,7 @@ class CatalogSearch:
 
     def _search(self, query: str, limit: int, agent: str | None) -> list[SearchHit]:
         settings = self._settings
-        index = self._state.search
+        index = self._open_index()
         stored = self._get_stored()
         saved = {} if agent is None else self._state.snippets.merge({}, agent)
         saved = {name: snippet for name, snippet in saved.items() if name not in settings.snippets}
@@ -108,6 +118,17 @@ class CatalogSearch:
         hits = index.search(query, limit, readers=stored.readers, more=more)
         is_disabled = self._registry.is_disabled
         return [hit for hit in hits if hit.kind != "tool" or not is_disabled(RegistryEntry(hit.name, "", enabled=True))]
+
+    def _open_index(self) -> "Search":
+        from onetool.search.catalog import Search  # takes some milliseconds
+
+        directory = self._state.search_directory
+        with self._update_lock:
+            if self._index is None or self._index_directory != directory:
+                self.close()
+                self._index = Search(directory)
+                self._index_directory = directory
+            return self._index
 
 
 def documents(

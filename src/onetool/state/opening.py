@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any
 from anyio.to_thread import run_sync
 
 from onetool.config.load import Loaded
-from onetool.config.model import Output
 from onetool.errors import ToolError
 from onetool.paths import Directories
-from onetool.proxy.definitions import ToolLists
-from onetool.results import Quota
-from onetool.results.blobs import Media
 from onetool.results.files import ResultFiles
-from onetool.results.store import StoredResults
 from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterFile, CounterTables
@@ -36,7 +31,7 @@ from onetool.state.storage import Jobs, State, StateDescription, StoredTokens
 from onetool.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
-from onetool.util.clock_watch import Clock, ClockWatch
+from onetool.util.clock_watch import ClockWatch
 
 if TYPE_CHECKING:
     from onetool.bundles import BundleStore
@@ -80,7 +75,6 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
     runs = RunStore(directories.private)
     if changes is not None:
         changes.poll("runs", partial(run_sync, runs.version))
-    open_parts = partial(_open_part_files, data / "tmp", clock_watch)
     return State(
         place=str(data),
         databases=(*files.values(), cache, sessions.database, credentials),
@@ -102,9 +96,8 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
         credentials=CredentialStore(credentials),
         ended_sessions=EndedSessions(),
         jobs=Jobs(),
-        tool_lists=partial(ToolLists, cache),
-        results=partial(open_results, open_parts, time.time),
-        media=partial(open_media, open_parts, time.time),
+        cache=cache,
+        open_parts=partial(_open_part_files, data / "tmp", clock_watch),
         notices=partial(NoticeFiles, data),
         audit=AuditFile,
         bundles=partial(open_bundles, statistics),
@@ -129,15 +122,6 @@ def require_store(loaded: Loaded, reason: str = "the state is in files") -> str:
 
 
 # --- kinds of state in both stores -----------------------------------------------------------------------------------
-
-
-def open_results(open_parts: Callable[[str], ResultFiles], clock: Clock, output: Output) -> StoredResults:
-    quota = Quota(output.max_stored_bytes, output.max_stored_bytes_per_agent)
-    return StoredResults(open_parts("result"), output.result_ttl, output.preview_lines, clock=clock, quota=quota)
-
-
-def open_media(open_parts: Callable[[str], ResultFiles], clock: Clock, output: Output) -> Media:
-    return Media(open_parts("media"), output.result_ttl, clock, output.max_stored_bytes)
 
 
 def open_bundles(

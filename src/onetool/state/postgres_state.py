@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from onetool.core.bus.budget import SharedBudgetGuard
 from onetool.errors import ToolError
-from onetool.proxy.definitions import ToolLists
 from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.audit_rows import AuditRows
 from onetool.state.bundle_mirror import BundleMirror
@@ -21,7 +20,7 @@ from onetool.state.keys import load_key
 from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.leases import Leases
 from onetool.state.memory import RateLimiter
-from onetool.state.opening import open_bundles, open_media, open_results
+from onetool.state.opening import open_bundles
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StatisticsSchema, StoredTokenSet
 from onetool.state.result_rows import PartRows
@@ -68,7 +67,6 @@ def open_rows(
     counters = CounterTables(database)
     tokens = StoredTokenSet(database)
     clock_watch = ClockWatch(database.now)
-    open_parts = partial(PartRows, database, scope, clock_watch)
 
     def open_mirror(_directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
         make_directory = partial(BundleMirror, database=database)
@@ -98,9 +96,8 @@ def open_rows(
         credentials=CredentialStore(database),
         ended_sessions=EndedSessionRows(database),
         jobs=JobRows(database, keep_job_seconds),
-        tool_lists=partial(ToolLists, database),
-        results=partial(open_results, open_parts, database.now),
-        media=partial(open_media, open_parts, database.now),
+        cache=database,
+        open_parts=partial(PartRows, database, scope, clock_watch),
         notices=partial(NoticeRows, database),
         audit=lambda _file, redact: AuditRows(database, redact),
         bundles=open_mirror,

@@ -25,13 +25,10 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from pathlib import Path
 
     from onetool.bundles.bundle_store import BundleStore
-    from onetool.config.model import Agent, Output, Token
+    from onetool.config.model import Agent, Token
     from onetool.core.bus.budget import BudgetGuard
     from onetool.core.context import CallTicket
-    from onetool.proxy.definitions import ToolLists
-    from onetool.results.blobs import Media
-    from onetool.results.store import StoredResults
-    from onetool.search.catalog import Search
+    from onetool.results.files import ResultFiles
     from onetool.snippets.saved_snippets import SavedSnippets
     from onetool.state.credentials import CredentialStore
     from onetool.state.disabled_tools import DisabledTools
@@ -212,21 +209,14 @@ class State:
     credentials: "CredentialStore"
     ended_sessions: "EndedSessions"
     jobs: Jobs
-    tool_lists: "Callable[[Callable[[str], str]], ToolLists]"  # with a function that redacts
-    results: "Callable[[Output], StoredResults]"
-    media: "Callable[[Output], Media]"
+    cache: "StateDatabase"  # of documents that can be made again
+    open_parts: "Callable[[str], ResultFiles]"  # with the kind: `result` or `media`
     notices: "Callable[[int], NoticeFiles]"  # with the maximum bytes of a file
     audit: "Callable[[Path, Callable[[str], str]], AuditFile]"  # with the file of the settings
     bundles: "Callable[[Path, int, Path | None], BundleStore]"  # with the directory of the settings
     call_rates: "Callable[[Path], RateLimiter]"  # of the tools in a directory of bundles
     guard_budget: "Callable[..., BudgetGuard]"
     open_tokens: Callable[[], StoredTokens]
-
-    @cached_property
-    def search(self) -> "Search":
-        from onetool.search.catalog import Search  # takes some milliseconds
-
-        return Search(self.search_directory)
 
     @cached_property
     def tokens(self) -> StoredTokens:
@@ -268,8 +258,6 @@ class State:
         """Write pending records and close. Blocks."""
         self.recorder.close()
         self.shapes.close()
-        if "search" in vars(self):
-            self.search.close()
         self.runs.close()
         self.jobs.close()
         for database in self.databases:

@@ -14,10 +14,10 @@ from typing import Any
 
 from onetool.backends.python import PythonBackend
 from onetool.backends.threads import ToolThreads
-from onetool.core.context import ToolContext, permissions as permission_set
+from onetool.core.context import Result, ToolContext, permissions as permission_set
 from onetool.core.policy.hints import read_hints
 from onetool.core.schema import ANY_OBJECT, Schema, get_signature, schema_of_returns
-from onetool.core.tool import Result, Tool, get_declaration
+from onetool.core.tool import Tool, get_declaration
 from onetool.errors import ToolError
 from onetool.util.docstring import description, example
 from onetool_child.json_types import JsonMapping, JsonObject

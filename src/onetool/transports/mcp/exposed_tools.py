@@ -18,10 +18,10 @@ from mcp import MCPError
 
 from onetool.app import OneTool
 from onetool.core.bus.authorize import authorize
-from onetool.core.context import CallClient, ToolContext
+from onetool.core.context import CallClient, Result, ToolContext
 from onetool.core.names import nearest, python_name
 from onetool.core.registry import Registry
-from onetool.core.tool import Result, Tool
+from onetool.core.tool import Tool
 from onetool.errors import OutputInvalid, ToolError
 from onetool.proxy.relay import RELAY_KEY, Relay
 from onetool.proxy.upstream import Upstream

@@ -15,7 +15,7 @@ from onetool.admin.person import check_settings
 from onetool.admin.stored_tools import find_tool
 from onetool.bundles.model import StoredTool
 from onetool.core.bus.authorize import describe_disabled
-from onetool.core.tool import Result
+from onetool.core.context import Result
 from onetool.errors import BundleError, SignInRequired, ToolError, describe
 from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.transports.fair_queue import turn
