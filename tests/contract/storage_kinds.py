@@ -21,6 +21,7 @@ from tests.postgres_support import get_database
 from tests.state_support import ResultStore, open_media
 
 from onetool.bundles import BundleStore
+from onetool.bundles.source import open_bundles
 from onetool.cli.main import command
 from onetool.config.load import load
 from onetool.config.model import Output, Token
@@ -517,7 +518,7 @@ POSTGRES: dict[str, Callable[[State], Any]] = {
     "token usage": lambda state: state.token_usage,
     "tokens": lambda state: state.tokens,
     "notices": notice_rows,
-    "bundles": lambda state: state.bundles(Path("/"), 1000, None),
+    "bundles": lambda state: open_bundles(state, Path("/"), 1000),
     "runs": lambda state: state.runs,
     "tool lists": lambda state: ToolLists(state.cache, str),
     "settings": lambda state: state.settings.open_editor(Directories(Path("/"), Path("/no-files")), {}),

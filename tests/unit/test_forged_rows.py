@@ -12,6 +12,7 @@ from tests.postgres_support import PostgresServer, get_database, get_settings
 from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.bundles import BundleStore
+from onetool.bundles.source import open_bundles as open_bundle_store
 from onetool.config.model import Token
 from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
 from onetool.state.disabled_tools import EVERYTHING
@@ -57,7 +58,7 @@ def open_bundles(open_state: Open, tmp_path: Path) -> Iterator[OpenBundles]:
             shipped.put_tool(bundle, slug, "1", tool_body())
 
     def open_replica() -> BundleStore:
-        opened.append(open_state().bundles(tmp_path, 1_000, tmp_path / "shipped"))
+        opened.append(open_bundle_store(open_state(), tmp_path, 1_000, tmp_path / "shipped"))
         return opened[-1]
 
     yield open_replica

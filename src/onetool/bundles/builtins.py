@@ -23,7 +23,6 @@ from onetool.bundles.sync import IndexSync, list_problems
 from onetool.util.problem import Problem, storage_problem
 
 T = TypeVar("T")
-STATES_FILE = "builtins.json"
 
 
 class BuiltInStates(BaseModel):

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread, local
 from typing import TypeVar
@@ -26,6 +26,7 @@ from onetool.bundles.rules import unavailable
 from onetool.bundles.store_lock import StoreLock, WriteMark
 from onetool.bundles.sync import BATCH_FILES, IndexSync, is_directory, sort_paths
 from onetool.errors import BundleError
+from onetool.state.storage import BundleFiles
 from onetool.util.clock_watch import Clock
 from onetool.util.problem import STORAGE, Location, Problem
 from onetool.util.storage_errors import storage_error
@@ -44,6 +45,7 @@ class BundleDirectory:
         self,
         root: Path,
         *,
+        files: BundleFiles | None = None,
         on_scanned: Callable[[], None] = lambda: None,
         interval: float = REAP_SECONDS,
         batch_files: int = BATCH_FILES,
@@ -54,6 +56,7 @@ class BundleDirectory:
         `on_scanned` is called in the background after the files have been compared, and then every `interval` seconds.
         """
         self.root = root
+        self._files = files or BundleFiles(root)
         self.index = BundleIndex(root / ".index")
         self._memory = BundleIndex()  # of a store that does not exist, or whose index cannot be written
         self.scratch = Scratch(root)
@@ -72,7 +75,7 @@ class BundleDirectory:
 
     @property
     def problems(self) -> list[Problem]:
-        return [self.problem] if self.problem else []
+        return [*([self.problem] if self.problem else []), *self._files.problems]
 
     @property
     def is_ready(self) -> bool:
@@ -81,6 +84,7 @@ class BundleDirectory:
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `work` finds in the index. `work` may be called twice if the index is damaged."""
+        self._files.follow(self)
         if self.root.is_dir() and self._monotonic() >= self._memory_until:
             try:
                 result = self._read_index(work)
@@ -130,8 +134,12 @@ class BundleDirectory:
                 slugs.add(BundleFile.read(filesystem.read(file)[0]).slug)
         return slugs
 
+    def writing(self) -> AbstractContextManager[None]:
+        """Return a context for changes of the files."""
+        return self._files.writing(self)
+
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def holding(self) -> Iterator[None]:
         """Hold the lock, with an index that agrees with the files; if it cannot be written, with one in memory."""
         with self.converting_errors(), self._hold_lock():
             try:
@@ -182,8 +190,17 @@ class BundleDirectory:
                 raise
             self._use_memory(error)
 
+    def begin_change(self) -> None:
+        """Mark that files are about to change. The caller holds the lock."""
+        self._thread.mark.begin()
+
     def sync(self, paths: list[str]) -> None:
         """Bring the index up to date with these files and finish the write. The caller holds the lock."""
+        self._files.record(self, paths)
+        self.index_files(paths)
+
+    def index_files(self, paths: list[str]) -> None:
+        """Bring the index up to date with these files. The caller holds the lock."""
         try:
             self._update_index({*paths, *self._list_stale()})
         except (OSError, sqlite3.Error, IndexMissing) as error:  # the mark stays for the next process

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onetool.backends.http import credentials
 from onetool.bundles import rules
-from onetool.bundles.builtins import STATES_FILE, BuiltIns
+from onetool.bundles.builtins import BuiltIns
 from onetool.bundles.bundle_index import read_meta
 from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.bundles.filenames import BUNDLE_FILE
@@ -25,6 +25,7 @@ from onetool.bundles.rows import BUNDLE, BundleRow, ToolRow
 from onetool.bundles.sync import list_problems
 from onetool.errors import BundleError
 from onetool.state.sealing import PageKey
+from onetool.state.storage import BUILT_IN_STATES
 from onetool.stats.database import StatisticsFile
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 from onetool.util.problem import Problem
@@ -57,7 +58,7 @@ class BundleStore(BundleReader):
         `builtin` is a directory with the layout of the store. It and the statistics are only read.
         """
         self._directory = make_directory(directory, on_scanned=self.remove_expired)
-        self._builtins = BuiltIns(builtin, directory / STATES_FILE)
+        self._builtins = BuiltIns(builtin, directory / BUILT_IN_STATES)
         self._usage = usage or UsageCounts(StatisticsFile(directory.parent / "stats" / "stats.db"))
         self._tokens = PageTokens(PageKey(directory / ".key").load)
         self._clock = clock
@@ -294,7 +295,7 @@ class BundleStore(BundleReader):
 
     def _set_built_in_enabled(self, table: str, item_id: str, *, is_enabled: bool) -> None:
         states = self._builtins.render_states(table, item_id, enabled=is_enabled)
-        self._directory.replace(STATES_FILE, states)
+        self._directory.replace(BUILT_IN_STATES, states)
         self._directory.increment_version()  # the index does not contain the enabled states of built-in bundles
 
 

@@ -76,7 +76,23 @@ def bundles_directory(loaded: Loaded) -> Path:
 
 def open_store(loaded: Loaded, state: State) -> "BundleStore":
     """Return the configured store. The caller closes it."""
-    return state.bundles(bundles_directory(loaded), loaded.settings.bundles.max_tools, BUILT_IN)
+    return open_bundles(state, bundles_directory(loaded), loaded.settings.bundles.max_tools, BUILT_IN)
+
+
+def open_bundles(state: State, directory: Path, max_tools: int, builtin: Path | None = None) -> "BundleStore":
+    """Return the store in this directory, or in the database that replicas share."""
+    from onetool.bundles.bundle_storage import BundleDirectory  # needs SQLite and pydantic
+    from onetool.bundles.bundle_store import BundleStore
+    from onetool.bundles.reader import UsageCounts
+
+    files = state.bundle_files(directory)
+    return BundleStore(
+        files.root,
+        max_tools=max_tools,
+        builtin=builtin,
+        usage=UsageCounts(state.recorder.database),
+        make_directory=partial(BundleDirectory, files=files),
+    )
 
 
 class BundleSource(ToolSource):

@@ -8,22 +8,21 @@ Files are sealed values with the generation of the store as version. What was no
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from threading import local
+from typing import NamedTuple
 
-from onetool.bundles.builtins import STATES_FILE
-from onetool.bundles.bundle_storage import BundleDirectory
 from onetool.errors import StorageError
 from onetool.state.documents import DELETED, PUT, Documents
 from onetool.state.keys import VARIABLE
 from onetool.state.postgres_database import Database, Statements
+from onetool.state.storage import BUILT_IN_STATES, BundleFiles, IndexedDirectory
 from onetool.util import atomic
 from onetool.util.problem import STORAGE, Problem
 from onetool.util.text import quote
 
-T = TypeVar("T")
 STATE = ".generation"  # the generation of the store that the copy has; missing if it may differ
 KEY = ".key"  # of page tokens, which are valid on every replica
 LOCK = "bundles"
@@ -43,32 +42,43 @@ class CopyState(NamedTuple):
     rejected: list[str]
 
 
-class BundleMirror(BundleDirectory):
+class BundleMirror(BundleFiles):
     """A copy of the files in the database. Reads never wait for a database that is away."""
 
-    def __init__(self, root: Path, *, database: Database, **options: Any) -> None:
-        super().__init__(root, **options)
+    def __init__(self, root: Path, database: Database) -> None:
+        super().__init__(root)
         self._database = database
+        self._thread = local()
         self._documents = Documents(database, KIND)
         self._seen: int | None = None  # the number of changes up to which the copy is current
 
-    def read(self, work: Callable[[Any], T]) -> T:
-        if getattr(self._thread, "touched", None) is None:
-            with suppress(StorageError):  # the copy is used while the database is away
-                self._follow()
-        return super().read(work)
+    def follow(self, directory: IndexedDirectory) -> None:
+        """Bring the copy up to date, if the store has changed since it was last read."""
+        if getattr(self._thread, "touched", None) is not None:
+            return
+        with suppress(StorageError):  # the copy is used while the database is away
+            number = self._database.number(KIND)
+            if number == self._seen:
+                return
+            rows = self._database.select(GENERATION)
+            if self._read_state() != CopyState(int(rows[0][0]) if rows else 0, []):
+                self._documents.load()
+                with directory.holding(), self._database.transaction() as transaction:
+                    transaction.lock(LOCK)
+                    self._pull(transaction, directory)
+            self._seen = number
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, directory: IndexedDirectory) -> Iterator[None]:
         """Hold the locks of the copy and of the database, with a copy that is current. Commit at the end."""
         if getattr(self._thread, "touched", None) is not None:
-            with super().writing():
+            with directory.holding():
                 yield
             return
         self._documents.load()
-        with super().writing(), self._database.transaction() as transaction:
+        with directory.holding(), self._database.transaction() as transaction:
             transaction.lock(LOCK)
-            rejected = self._pull(transaction)
+            rejected = self._pull(transaction, directory)
             touched = self._thread.touched = set[str]()
             try:
                 yield
@@ -78,18 +88,17 @@ class BundleMirror(BundleDirectory):
         if generation is not None:
             self._write_state(CopyState(generation, [path for path in rejected if path not in touched]))
 
-    def sync(self, paths: list[str]) -> None:
+    def record(self, _directory: IndexedDirectory, paths: list[str]) -> None:
         touched = getattr(self._thread, "touched", None)
         if touched is not None:
             touched.update(paths)
             (self.root / STATE).unlink(missing_ok=True)
-        super().sync(paths)
 
     @property
     def problems(self) -> list[Problem]:
         state = self._read_state()
         if state is None or not state.rejected:
-            return super().problems
+            return []
         names = [quote(path) for path in state.rejected[:MAX_NAMED]]
         if len(state.rejected) > MAX_NAMED:
             names.append(f"{len(state.rejected) - MAX_NAMED:,} more")
@@ -97,24 +106,11 @@ class BundleMirror(BundleDirectory):
             f"files of bundles in {self._database.place} are not used: changed without {VARIABLE}: {', '.join(names)}"
         )
         hint = "store these bundles and tools again, or restore the database from a backup"
-        return [*super().problems, Problem(message, hint, code=STORAGE)]
+        return [Problem(message, hint, code=STORAGE)]
 
     # --- from the database ------------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
-        """Bring the copy up to date, if the store has changed since it was last read."""
-        number = self._database.number(KIND)
-        if number == self._seen:
-            return
-        rows = self._database.select(GENERATION)
-        if self._read_state() != CopyState(int(rows[0][0]) if rows else 0, []):
-            self._documents.load()
-            with super().writing(), self._database.transaction() as transaction:
-                transaction.lock(LOCK)
-                self._pull(transaction)
-        self._seen = number
-
-    def _pull(self, transaction: Statements) -> list[str]:
+    def _pull(self, transaction: Statements, directory: IndexedDirectory) -> list[str]:
         """Bring the copy up to date, and return the files whose rows are not authentic. They are not in the copy."""
         row = transaction.execute(GENERATION).fetchone()
         generation = int(row[0]) if row else 0
@@ -127,9 +123,9 @@ class BundleMirror(BundleDirectory):
             contents, rejected = self._find_differences(transaction)
         else:
             contents, rejected = self._find_changes(transaction, state)
-        if STATES_FILE in rejected:
-            contents[STATES_FILE] = UNKNOWN_STATES
-        self._apply(contents)
+        if BUILT_IN_STATES in rejected:
+            contents[BUILT_IN_STATES] = UNKNOWN_STATES
+        self._apply(contents, directory)
         self._write_state(CopyState(generation, rejected))
         return rejected
 
@@ -137,7 +133,7 @@ class BundleMirror(BundleDirectory):
         """Return the content of all files that differ from the copy, and the files whose rows are not authentic."""
         contents = dict.fromkeys(self._list_files(), DELETED)
         rejected = list[str]()
-        missing = {STATES_FILE}
+        missing = {BUILT_IN_STATES}
         for path, content in self._open_rows(transaction.execute(STORED)):
             missing.discard(path)
             if content is None:
@@ -152,8 +148,8 @@ class BundleMirror(BundleDirectory):
         """Return the content of the files that were changed since the copy was made, as `_find_differences` does."""
         rows = dict(self._open_rows(transaction.execute(CHANGED, state)))
         rejected = {path for path, content in rows.items() if content is None}
-        if STATES_FILE in state.rejected and STATES_FILE not in rows:
-            rejected.add(STATES_FILE)
+        if BUILT_IN_STATES in state.rejected and BUILT_IN_STATES not in rows:
+            rejected.add(BUILT_IN_STATES)
         contents = {path: content for path, content in rows.items() if content is not None}
         if rejected:  # the names of their rows may be anything
             contents.update(dict.fromkeys(rejected.intersection(self._list_files()), DELETED))
@@ -169,12 +165,12 @@ class BundleMirror(BundleDirectory):
 
     def _list_files(self) -> list[str]:
         bundles = (file.relative_to(self.root).as_posix() for file in self.root.glob("[!.]*/*.json"))
-        return [*bundles, *(name for name in (STATES_FILE, KEY) if (self.root / name).exists())]
+        return [*bundles, *(name for name in (BUILT_IN_STATES, KEY) if (self.root / name).exists())]
 
-    def _apply(self, contents: Mapping[str, bytes]) -> None:
+    def _apply(self, contents: Mapping[str, bytes], directory: IndexedDirectory) -> None:
         (self.root / STATE).unlink(missing_ok=True)
         indexed = [path for path in contents if "/" in path]
-        self._thread.mark.begin()
+        directory.begin_change()
         for path, content in contents.items():
             file = self.root / path
             if content != DELETED:
@@ -184,9 +180,9 @@ class BundleMirror(BundleDirectory):
                 file.unlink(missing_ok=True)
                 with suppress(OSError):  # other files are left
                     file.parent.rmdir()
-        super().sync(indexed)
-        if STATES_FILE in contents:
-            self.increment_version()
+        directory.index_files(indexed)
+        if BUILT_IN_STATES in contents:
+            directory.increment_version()
 
     # --- to the database --------------------------------------------------------------------------------------------
 

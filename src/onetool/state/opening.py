@@ -27,14 +27,13 @@ from onetool.state.notices import NoticeFiles
 from onetool.state.run_store import RunStore
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
-from onetool.state.storage import Jobs, State, StateDescription, StoredTokens
-from onetool.stats.database import StatisticsDatabase, StatisticsFile
+from onetool.state.storage import BundleFiles, Jobs, State, StateDescription, StoredTokens
+from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
 from onetool.util.clock_watch import ClockWatch
 
 if TYPE_CHECKING:
-    from onetool.bundles import BundleStore
     from onetool.core.bus.budget import BudgetGuard, Limits
 
 NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
@@ -100,7 +99,7 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
         open_parts=partial(_open_part_files, data / "tmp", clock_watch),
         notices=partial(NoticeFiles, data),
         audit=AuditFile,
-        bundles=partial(open_bundles, statistics),
+        bundle_files=BundleFiles,
         call_rates=_open_rates,
         guard_budget=_guard_budget,
         open_tokens=partial(_open_token_file, directories),
@@ -119,19 +118,6 @@ def require_store(loaded: Loaded, reason: str = "the state is in files") -> str:
     if not loaded.settings.store:
         raise ToolError(reason, hint=NO_STORE)
     return loaded.settings.store
-
-
-# --- kinds of state in both stores -----------------------------------------------------------------------------------
-
-
-def open_bundles(
-    statistics: StatisticsDatabase, directory: Path, max_tools: int, builtin: Path | None, **options: Any
-) -> "BundleStore":
-    from onetool.bundles import BundleStore
-    from onetool.bundles.reader import UsageCounts
-
-    usage = UsageCounts(statistics)
-    return BundleStore(directory, max_tools=max_tools, builtin=builtin, usage=usage, **options)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from onetool.core.bus.budget import SharedBudgetGuard
 from onetool.errors import ToolError
@@ -20,7 +19,6 @@ from onetool.state.keys import load_key
 from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.leases import Leases
 from onetool.state.memory import RateLimiter
-from onetool.state.opening import open_bundles
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StatisticsSchema, StoredTokenSet
 from onetool.state.result_rows import PartRows
@@ -31,9 +29,6 @@ from onetool.state.storage import QueueStatus, State, StateDescription
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
 from onetool.util.clock_watch import ClockWatch
-
-if TYPE_CHECKING:
-    from onetool.bundles import BundleStore
 
 BACKUP_NOTE = "state in the database of `store` is not included: back it up with pg_dump"
 SIZE = """
@@ -68,11 +63,6 @@ def open_rows(
     tokens = StoredTokenSet(database)
     clock_watch = ClockWatch(database.now)
 
-    def open_mirror(_directory: Path, max_tools: int, builtin: Path | None) -> "BundleStore":
-        make_directory = partial(BundleMirror, database=database)
-        directory = cache_directory / "bundles"
-        return open_bundles(statistics, directory, max_tools, builtin, make_directory=make_directory)
-
     return State(
         place=database.place,
         backup_note=BACKUP_NOTE,
@@ -100,7 +90,7 @@ def open_rows(
         open_parts=partial(PartRows, database, scope, clock_watch),
         notices=partial(NoticeRows, database),
         audit=lambda _file, redact: AuditRows(database, redact),
-        bundles=open_mirror,
+        bundle_files=lambda _directory: BundleMirror(cache_directory / "bundles", database),
         call_rates=lambda _directory: RateLimiter(counters),
         guard_budget=partial(SharedBudgetGuard, counters=counters),
         open_tokens=lambda: tokens,

@@ -13,6 +13,7 @@ All methods may block, unless they say that they return at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
@@ -24,7 +25,6 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from pathlib import Path
 
-    from onetool.bundles.bundle_store import BundleStore
     from onetool.config.model import Agent, Token
     from onetool.core.bus.budget import BudgetGuard
     from onetool.core.context import CallTicket
@@ -117,6 +117,41 @@ class EditableSettings(Protocol):
     def update(self, change: Callable[[StoredSettings, str], tuple[StoredSettings, str]]) -> None:
         """Replace the settings and their history, while no other replica can. `change` raises to prevent it."""
         ...
+
+
+BUILT_IN_STATES = "builtins.json"  # the file of a store that says which built-in bundles and tools are disabled
+
+
+class IndexedDirectory(Protocol):
+    """A directory of bundles on this machine, with its lock and its index."""
+
+    root: "Path"
+
+    def holding(self) -> AbstractContextManager[None]: ...
+    def begin_change(self) -> None: ...
+    def index_files(self, paths: list[str]) -> None: ...
+    def increment_version(self) -> None: ...
+
+
+class BundleFiles:
+    """The files of bundles: here, in a directory of this machine, from which all processes read."""
+
+    def __init__(self, root: "Path") -> None:
+        self.root = root
+
+    @property
+    def problems(self) -> list[Problem]:
+        return []
+
+    def follow(self, _directory: IndexedDirectory, /) -> None:
+        """Bring the directory up to date with what others have stored."""
+
+    def writing(self, directory: IndexedDirectory, /) -> AbstractContextManager[None]:
+        """Return a context in which nobody else changes the files."""
+        return directory.holding()
+
+    def record(self, _directory: IndexedDirectory, _paths: list[str], /) -> None:
+        """Store these changed files at the end of `writing`."""
 
 
 MAX_ATTEMPTS = 3  # to execute a job
@@ -213,7 +248,7 @@ class State:
     open_parts: "Callable[[str], ResultFiles]"  # with the kind: `result` or `media`
     notices: "Callable[[int], NoticeFiles]"  # with the maximum bytes of a file
     audit: "Callable[[Path, Callable[[str], str]], AuditFile]"  # with the file of the settings
-    bundles: "Callable[[Path, int, Path | None], BundleStore]"  # with the directory of the settings
+    bundle_files: "Callable[[Path], BundleFiles]"  # with the directory of the settings
     call_rates: "Callable[[Path], RateLimiter]"  # of the tools in a directory of bundles
     guard_budget: "Callable[..., BudgetGuard]"
     open_tokens: Callable[[], StoredTokens]

@@ -16,7 +16,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from onetool.bundles.builtins import STATES_FILE
 from onetool.bundles.source import bundles_directory
 from onetool.config.load import Loaded
 from onetool.errors import StorageError, ToolError
@@ -36,7 +35,7 @@ from onetool.state.run_records import RunRecord
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, Transaction
-from onetool.state.storage import State
+from onetool.state.storage import BUILT_IN_STATES, State
 from onetool.stats import rollup, spending
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import CALL_COLUMNS, LAST_ROWS, RUN_COLUMNS, CallRecord, Record, insert_records
@@ -267,7 +266,7 @@ def _copy_bundles(places: Places) -> int:
     root = bundles_directory(places.loaded)
     values = Documents(places.database, KIND)
     paths = [file.relative_to(root).as_posix() for file in root.glob("[!.]*/*.json")]
-    paths += [name for name in (STATES_FILE, KEY) if (root / name).exists()]
+    paths += [name for name in (BUILT_IN_STATES, KEY) if (root / name).exists()]
     with places.database.transaction() as transaction:
         transaction.lock(LOCK)
         present = _read_bundles(places)
