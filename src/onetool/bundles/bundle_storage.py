@@ -135,7 +135,7 @@ class BundleDirectory:
         return slugs
 
     def writing(self) -> AbstractContextManager[None]:
-        """Return a context for changes of the files."""
+        """Return a context for changing files."""
         return self._files.writing(self)
 
     @contextmanager

@@ -45,7 +45,7 @@ class Media:
 
     @classmethod
     def open(cls, state: "State", output: "Output") -> Self:
-        """Return the stored media of the application, with the limits of the settings."""
+        """Open the stored media with limits from the settings."""
         return cls(state.open_parts("media"), output.result_ttl, state.clock_watch.clock, output.max_stored_bytes)
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:

@@ -58,7 +58,7 @@ class StoredResults:
 
     @classmethod
     def open(cls, state: "State", output: "Output") -> Self:
-        """Return the stored results of the application, with the limits of the settings."""
+        """Open the stored results with limits from the settings."""
         return cls(
             state.open_parts("result"),
             output.result_ttl,

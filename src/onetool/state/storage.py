@@ -123,7 +123,7 @@ BUILT_IN_STATES = "builtins.json"  # the file of a store that says which built-i
 
 
 class IndexedDirectory(Protocol):
-    """A directory of bundles on this machine, with its lock and its index."""
+    """A bundle directory on this machine, with its lock and index."""
 
     root: "Path"
 
@@ -134,7 +134,7 @@ class IndexedDirectory(Protocol):
 
 
 class BundleFiles:
-    """The files of bundles: here, in a directory of this machine, from which all processes read."""
+    """Bundle files in a directory that all processes read."""
 
     def __init__(self, root: "Path") -> None:
         self.root = root
@@ -147,11 +147,11 @@ class BundleFiles:
         """Bring the directory up to date with what others have stored."""
 
     def writing(self, directory: IndexedDirectory, /) -> AbstractContextManager[None]:
-        """Return a context in which nobody else changes the files."""
+        """Keep others from changing the files in this context."""
         return directory.holding()
 
     def record(self, _directory: IndexedDirectory, _paths: list[str], /) -> None:
-        """Store these changed files at the end of `writing`."""
+        """Store these changed files when `writing` ends."""
 
 
 MAX_ATTEMPTS = 3  # to execute a job
