@@ -14,13 +14,14 @@ from tests.support import TIMEOUT_SECONDS, eventually
 from onetool.bundles import BundleStore
 from onetool.bundles.source import open_bundles as open_bundle_store
 from onetool.config.model import Token
+from onetool.config.stored_settings import StoredSettings
 from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
 from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database
 from onetool.state.roles import render_grants
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord
-from onetool.state.storage import State, StoredSettings
+from onetool.state.storage import State
 
 KEY = "11" * 32
 Open = Callable[[], State]

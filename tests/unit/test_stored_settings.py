@@ -16,6 +16,7 @@ from onetool.app import OneTool
 from onetool.cli.main import main
 from onetool.config.load import Loaded, load
 from onetool.config.settings_reader import SettingsReader, apply_stored, examine_settings
+from onetool.config.stored_settings import StoredSettings
 from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
 from onetool.editing.rights import check_rights
 from onetool.editing.server_changes import ServerChanges
@@ -23,7 +24,7 @@ from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
 from onetool.paths import find_directories
 from onetool.state.opening import open_postgres
-from onetool.state.storage import State, StoredSettings
+from onetool.state.storage import State
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 TEXT = """\

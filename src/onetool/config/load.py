@@ -39,10 +39,10 @@ from onetool.config.model import (
     kind_under,
     known_keys,
 )
+from onetool.config.stored_settings import NOTHING_STORED, StoredSettings
 from onetool.config.trust import Snapshot, TrustDecision, check_trust
 from onetool.errors import ConfigError
 from onetool.paths import Directories
-from onetool.state.storage import NOTHING_STORED, StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords

@@ -8,6 +8,7 @@ from onetool.config.contents import SettingsContents, stamp_files
 from onetool.config.layers import STORED_CONFIG, STORED_SECRETS, STORED_SECTIONS
 from onetool.config.load import Examined, Loaded, examine
 from onetool.config.model import Loc, Settings
+from onetool.config.stored_settings import NOTHING_STORED, SettingsStorage, StoredSettings
 from onetool.config.trust import (
     Snapshot,
     TrustDecision,
@@ -19,7 +20,6 @@ from onetool.config.trust import (
 )
 from onetool.errors import ConfigError, StorageError
 from onetool.paths import FOLDER, Directories, find_directories, is_directory
-from onetool.state.storage import NOTHING_STORED, SettingsStorage, StoredSettings
 from onetool.util import yaml_loader
 from onetool.util.problem import MAX_LISTED_PROBLEMS, UNTRUSTED, Location
 from onetool_child.json_types import JsonMapping, JsonObject

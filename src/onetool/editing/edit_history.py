@@ -24,7 +24,7 @@ from onetool.util.validation_text import describe_problem
 from onetool.util.versioning import check_version
 
 if TYPE_CHECKING:
-    from onetool.state.storage import EditableSettings
+    from onetool.config.stored_settings import EditableSettings
 
 LOCK = "onetool.yaml.lock"  # of the settings files of a user
 FILE = "settings-history.json"

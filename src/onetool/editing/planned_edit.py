@@ -13,9 +13,9 @@ from onetool.clients.text_files import TextFile
 from onetool.config.contents import SettingsContents
 from onetool.config.layers import STORED_CONFIG, STORED_SECRETS
 from onetool.config.load import Loaded
+from onetool.config.stored_settings import StoredSettings
 from onetool.editing.edit_history import EditedFile, EditedItem, HistoryEntry, add_entry, new_entry
 from onetool.errors import ToolError
-from onetool.state.storage import StoredSettings
 from onetool.util.invisible import find_in_name
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets

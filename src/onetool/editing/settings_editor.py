@@ -18,6 +18,7 @@ from onetool.config import scaffold
 from onetool.config.contents import TRUST_FILE, SettingsContents, stamp_files, stamp_paths
 from onetool.config.layers import USER_KEYS
 from onetool.config.load import Loaded, examine
+from onetool.config.stored_settings import NOTHING_STORED, StoredSettings
 from onetool.config.trust import TO_TRUST, check_trust, make_record, trust
 from onetool.editing.edit_history import LOCK, EditedItem, EditHistory, HistoryEntry
 from onetool.editing.planned_edit import (
@@ -35,7 +36,6 @@ from onetool.editing.planned_edit import (
 )
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.paths import Directories
-from onetool.state.storage import NOTHING_STORED, StoredSettings
 from onetool.util.locks import locked
 from onetool.util.redact import Redactor
 from onetool.util.text import quote

@@ -9,12 +9,12 @@ from onetool.clients import yaml_edit
 from onetool.clients.text_files import TextFile
 from onetool.config.contents import SettingsContents
 from onetool.config.layers import STORED_CONFIG, STORED_SECRETS
+from onetool.config.stored_settings import EditableSettings, StoredSettings
 from onetool.editing.edit_history import EditHistory, HistoryEntry, StoredHistory
 from onetool.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem, change_stored, make_entry
 from onetool.editing.settings_editor import Document, SettingsEditor, has_entry
 from onetool.errors import ToolError
 from onetool.paths import Directories
-from onetool.state.storage import EditableSettings, StoredSettings
 from onetool_child.json_types import JsonMapping
 
 STORED = frozenset({STORED_CONFIG, STORED_SECRETS})

@@ -3,20 +3,28 @@
 import json
 import time
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from onetool.config.model import OAuth
 from onetool.errors import SignInRequired, StorageError
 from onetool.state.credentials import CredentialKey
 
 if TYPE_CHECKING:
-    from onetool.backends.http.definition import OAuthFlow
     from onetool.oauth.token_requests import TokenAnswer
     from onetool_child.json_types import JsonMapping
 
 MAX_MARGIN_SECONDS = 30.0  # before its expiry, a token is refreshed
 MARGIN_PART = 10  # the margin is at most this part of the lifetime
 MAX_LIFETIME_SECONDS = 1e9
+
+
+class SignInEndpoints(Protocol):
+    """The endpoints in the definition of an HTTP tool."""
+
+    authorization_url: str
+    token_url: str
+    open_id_connect_url: str
+    scopes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class SignInTarget:
     accounts: tuple[str, ...] = ()
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     is_optional: bool = False  # whether requests without a sign-in are sent, because the settings do not ask for one
-    endpoints: "OAuthFlow | None" = None  # that the definition of an HTTP tool names, instead of discovered ones
+    endpoints: SignInEndpoints | None = None  # that the definition of an HTTP tool names, instead of discovered ones
 
     @property
     def scopes(self) -> tuple[str, ...]:

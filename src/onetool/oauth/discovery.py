@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
 
 import httpx2
@@ -26,14 +26,11 @@ from pydantic import AnyHttpUrl, BaseModel, ValidationError
 
 from onetool.errors import NetworkError, ToolError
 from onetool.net import Response
-from onetool.oauth.credential import Credential, SignInTarget
+from onetool.oauth.credential import Credential, SignInEndpoints, SignInTarget
 from onetool.oauth.failures import TokenRejected, describe_code
 from onetool.oauth.guarded_http import PROBES, GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
-
-if TYPE_CHECKING:
-    from onetool.backends.http.definition import OAuthFlow
 
 OK = 200
 UNAUTHORIZED = 401
@@ -261,7 +258,7 @@ class Discovery:
                 return ServerMetadata.parse(document, url, self.http, issuer=issuer, needs_pkce=needs_pkce)
         return None
 
-    async def _find_api_server(self, endpoints: "OAuthFlow") -> ServerMetadata:
+    async def _find_api_server(self, endpoints: SignInEndpoints) -> ServerMetadata:
         """Return the server of an API: that of the issuer in the settings, or what the definition of the tool names."""
         issuer = self.target.settings.issuer
         if issuer is not None:
@@ -279,7 +276,7 @@ class Discovery:
             raise invalid_document(url, problem)
         return server
 
-    def _use_endpoints(self, issuer: str, endpoints: "OAuthFlow") -> ServerMetadata:
+    def _use_endpoints(self, issuer: str, endpoints: SignInEndpoints) -> ServerMetadata:
         """Return the endpoints that the definition of a tool names, which must be below the URL of the issuer."""
         if not _is_below(endpoints.token_url, issuer):
             shown = quote(endpoints.token_url or endpoints.open_id_connect_url, MAX_SHOWN_CHARS)

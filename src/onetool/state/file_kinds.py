@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onetool.config.stored_settings import SettingsStorage
 from onetool.errors import AuditUnavailable, ToolError
 from onetool.logging import Log
 from onetool.paths import Directories
-from onetool.state.storage import SettingsStorage
 from onetool.util.storage_errors import storage_error
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onetool.config.stored_settings import StoredSettings
 from onetool.errors import StorageError, ToolError
 from onetool.state.documents import Cached, Documents, StoreUnavailable
 from onetool.state.file_kinds import SettingsFiles
 from onetool.state.sqlite_database import StateDatabase
-from onetool.state.storage import StoredSettings
 from onetool.util.problem import STORAGE
 from onetool.util.versioning import check_version
 from onetool_child.json_types import JsonMapping, JsonObject

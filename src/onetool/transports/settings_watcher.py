@@ -19,9 +19,9 @@ import anyio.to_thread
 from onetool.app import OneTool
 from onetool.config.contents import Stamp, stamp_files
 from onetool.config.load import Examined
+from onetool.config.stored_settings import StoredSettings
 from onetool.editing.edit_history import EditHistory
 from onetool.errors import ToolError
-from onetool.state.storage import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
 TICK_SECONDS = 0.5
