@@ -144,9 +144,10 @@ class OneTool:
         self.changes.close()
         await self.runs.close()
         await self.cells.__aexit__(None, None, None)
-        await asyncio.gather(self.registry.close(), self.llm.close(), self.net.close())
+        await asyncio.gather(
+            self.registry.close(), self.llm.close(), self.net.close(), run_in_thread(self.catalog.close)
+        )
         await self.sign_ins.close()
-        await run_in_thread(self.catalog.close)
         await self._parts.close()
         await run_in_thread(self.log.close)
 
