@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from onetool.core.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
-from onetool.state.run_records import RunRecord
+from onetool.state.run_records import RunRecord, get_end_state
 from onetool.stats.history import MAX_CALLS, RunWithCalls
 from onetool.stats.record import CallRecord
 from onetool_child.json_types import JsonObject
@@ -115,6 +115,7 @@ class LiveRuns:
                 live.calls[event.call_id].seconds = event.seconds
                 live.calls[event.call_id].error_type = event.error
         if isinstance(event, CallFinished | RunFinished) and event.call_id == live.root_id:
+            live.run.state = get_end_state(event.error)
             del self._live[run_id]
         self._publish_event(live, event, now)
 
@@ -135,6 +136,7 @@ class LiveRuns:
             "atMs": to_ms(now - run.at),
             "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
             "error": event.error,
+            "state": str(run.state),
             **({"command": run.code} if isinstance(event, RunStarted) else {}),
         }
         for watcher in self._watchers:

@@ -17,7 +17,6 @@ await loadStyles("records");
 const ROW_HEIGHT = 52;
 const PAGE_SIZE = 200;
 const UPDATE_INTERVAL_MS = 120;
-const STATES = { completed: "done", failed: "failed" }; // by event
 
 class RunsScreen extends HTMLElement {
   #pages = null;
@@ -193,7 +192,7 @@ class RunsScreen extends HTMLElement {
     if (!run) return;
     run.callCount = Math.max(run.callCount, data.callCount); // a list that was read later has more
     if (data.event !== "called" && data.kind === run.kind)
-      Object.assign(run, { durationMs: data.durationMs, error: data.error, state: STATES[data.event] });
+      Object.assign(run, { durationMs: data.durationMs, error: data.error, state: data.state });
     this.#dirty.add(data.runID);
     this.#timer ||= setTimeout(() => this.#flush(), UPDATE_INTERVAL_MS);
   }
