@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.runs_support import make_call, store_run
 
-from onetool.admin.durable_runs import find_run, list_recorded, list_waiting
+from onetool.admin.recorded_calls import find_run, list_recorded, list_waiting
 from onetool.errors import ArgumentError, ToolError
 from onetool.runs.decisions import MAX_DAYS, parse_pattern
 from onetool.state.run_records import CallState
@@ -37,7 +37,7 @@ def test_arguments_are_shown_safely_and_what_is_hidden_is_counted(tmp_path: Path
     )
     store_run(tmp_path, call, run_id=f"{run[:-1]}x")
     with pytest.raises(ToolError, match="ambiguous: 2 runs"):
-        find_run(store, run[2:-1])
+        find_run(store, run[:-1])
     assert find_run(store, run).id == run
     store.close()
 

@@ -7,10 +7,10 @@ from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
 from onetool.admin.action import action
-from onetool.admin.durable_runs import Approval, list_waiting
 from onetool.admin.errors import AdminError
 from onetool.admin.model import MAX_NUMBER, ApiModel
 from onetool.admin.person import Person
+from onetool.admin.recorded_calls import Approval, list_waiting
 from onetool.app import OneTool
 from onetool.errors import ArgumentError, CallRejected
 from onetool.runs.decisions import MAX_SECONDS, OUTCOMES, TOOL_PATTERN

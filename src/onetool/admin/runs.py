@@ -12,7 +12,6 @@ from anyio.to_thread import run_sync as run_in_thread
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from onetool.admin.action import action
-from onetool.admin.durable_runs import RecordedCall, find_run, list_recorded, make_not_found, show_line
 from onetool.admin.errors import AdminError
 from onetool.admin.model import (
     SIZE_DESCRIPTION,
@@ -28,6 +27,7 @@ from onetool.admin.model import (
     take_single,
 )
 from onetool.admin.person import Person
+from onetool.admin.recorded_calls import RecordedCall, find_run, list_recorded, make_not_found, show_line
 from onetool.admin.statistics import flush_all, list_states, read
 from onetool.app import OneTool
 from onetool.errors import ToolError, ToolNotFound

@@ -13,7 +13,7 @@ from onetool.state.run_records import SHORT_ID_CHARS
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
-    from onetool.admin.durable_runs import Approval
+    from onetool.admin.recorded_calls import Approval
     from onetool.app import OneTool
 
 

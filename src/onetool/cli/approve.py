@@ -16,7 +16,7 @@ from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.admin.approvals import DecisionRequest
-    from onetool.admin.durable_runs import Approval, ApprovalCall
+    from onetool.admin.recorded_calls import Approval, ApprovalCall
     from onetool.app import OneTool
     from onetool.state.run_records import RunRecord
 
@@ -109,7 +109,7 @@ def _read_grants(options: argparse.Namespace) -> list[JsonObject]:
 def _describe_grants(app: "OneTool", run: "RunRecord", request: "DecisionRequest") -> Iterator[str]:
     """Yield what the grants allow, with examples among the waiting calls."""
     from onetool.admin.approvals import plan_grants
-    from onetool.admin.durable_runs import WAITING_STATES
+    from onetool.admin.recorded_calls import WAITING_STATES
     from onetool.runs.grants import covers, describe_grant
     from onetool.util.time_format import in_utc
 

@@ -22,8 +22,8 @@ from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.admin.approvals import DecisionRequest
-    from onetool.admin.durable_runs import Approval, ApprovalCall
     from onetool.admin.person import Person
+    from onetool.admin.recorded_calls import Approval, ApprovalCall
     from onetool.app import OneTool
     from onetool.runs.questions import Approver
     from onetool.state.run_records import RunRecord
@@ -62,7 +62,7 @@ async def open_guarded(options: argparse.Namespace) -> "AsyncIterator[OneTool]":
 
 def find_waiting(app: "OneTool", run_id: str) -> "tuple[RunRecord, Approval]":
     """Return the run with this id or prefix, and its waiting calls. Raise if none waits, or if it waits elsewhere."""
-    from onetool.admin.durable_runs import describe_waiting, find_run
+    from onetool.admin.recorded_calls import describe_waiting, find_run
 
     run = find_run(app.state.runs, run_id)
     waiting = describe_waiting(app.state.runs, run, app.redact)
@@ -179,7 +179,7 @@ def find_terminal_approver(app: "OneTool", agent: str, output: CommandOutput) ->
 
 def _make_terminal_approver(app: "OneTool") -> "Approver | None":
     """Return the person at the controlling terminal, who is asked about calls of a run; None if nobody can be asked."""
-    from onetool.admin.durable_runs import describe_waiting, find_run
+    from onetool.admin.recorded_calls import describe_waiting, find_run
     from onetool.runs.questions import APPROVE, Approver, Question
 
     async def ask(question: Question) -> dict[str, str] | None:

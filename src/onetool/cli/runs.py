@@ -155,7 +155,7 @@ async def _show(app: "OneTool", options: argparse.Namespace, output: CommandOutp
 
 def _write_test(app: "OneTool", run_id: str) -> str:
     from onetool import snippets
-    from onetool.admin.durable_runs import find_run
+    from onetool.admin.recorded_calls import find_run
     from onetool.cli.run_as_test import write_test
     from onetool.runner.fence_processor import strip
     from onetool.runs.replay import not_replayable

@@ -90,16 +90,16 @@ def list_recorded(store: RunTables, run_id: str, redact: Redactor) -> list[Recor
 
 
 def find_run(store: RunTables, run_id: str) -> RunRecord:
-    """Return the run with this id, or with an id that begins so, with or without `r_`."""
+    """Return the run with this id, or with an id that begins so."""
     if (run := store.get_run(run_id)) is not None:
         return run
-    prefix = f"r_{run_id.removeprefix('r_')}"
-    runs = store.list_runs(limit=MAX_RUNS) if len(prefix) >= MIN_PREFIX_CHARS and len(run_id) < ID_CHARS else []
-    found = [run for run in runs if run.id.startswith(prefix)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ToolError(f"{run_id!r} is ambiguous: {pluralize(len(found), 'run')} begin with it, such as {found[0].id}")
+    runs = store.list_runs(limit=MAX_RUNS) if MIN_PREFIX_CHARS <= len(run_id) < ID_CHARS else []
+    matches = [run for run in runs if run.id.startswith(run_id)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        problem = f"{pluralize(len(matches), 'run')} begin with it, such as {matches[0].id}"
+        raise ToolError(f"{run_id!r} is ambiguous: {problem}")
     raise make_not_found(run_id)
 
 
