@@ -27,7 +27,7 @@ from onetool.state.notices import NoticeFiles
 from onetool.state.run_store import RunStore
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
-from onetool.state.storage import BundleFiles, Jobs, State, StateDescription, StoredTokens
+from onetool.state.storage import BundleFiles, Jobs, State, StateDescription
 from onetool.stats.database import StatisticsFile
 from onetool.stats.record import Recorder
 from onetool.stats.shapes import Shapes
@@ -35,6 +35,7 @@ from onetool.util.clock_watch import ClockWatch
 
 if TYPE_CHECKING:
     from onetool.core.bus.budget import BudgetGuard, Limits
+    from onetool.state.token_file import TokenFile
 
 NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
 
@@ -148,7 +149,7 @@ def _guard_budget(limits: "Limits", **options: Any) -> "BudgetGuard":
     return BudgetGuard(limits, **options)
 
 
-def _open_token_file(directories: Directories) -> StoredTokens:
+def _open_token_file(directories: Directories) -> "TokenFile":
     from onetool.state.token_file import TokenFile
 
     return TokenFile(directories)

@@ -11,6 +11,7 @@ from onetool.state.memory import EndedSessions
 from onetool.state.notices import DEFAULT_MAX_FILE_BYTES, NoticeFiles
 from onetool.state.postgres_database import Database, Statements
 from onetool.state.sqlite_database import StateDatabase, Transaction
+from onetool.state.token_file import TokenFile
 from onetool.util.problem import STORAGE, Location, Problem
 
 if TYPE_CHECKING:
@@ -88,17 +89,20 @@ class EndedSessionRows(EndedSessions):
         return None
 
 
-class StoredTokenSet:
+class StoredTokenSet(TokenFile):
     """Tokens that were created with a store, and names of revoked tokens in the settings files.
 
     A document hides the token of the same name in the settings, also if somebody without the key wrote it.
     """
 
     def __init__(self, database: Database) -> None:
-        self.place = database.place
         self._documents = Documents(database, "tokens")
         self._database = database
         self._tokens = Cached(database, "tokens", self._read)
+
+    @property
+    def place(self) -> str:
+        return self._database.place
 
     def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
         """Return the accepted tokens: those of the settings that no document hides, and those of documents."""

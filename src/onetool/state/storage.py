@@ -25,7 +25,6 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from pathlib import Path
 
-    from onetool.config.model import Agent, Token
     from onetool.core.bus.budget import BudgetGuard
     from onetool.core.context import CallTicket
     from onetool.results.files import ResultFiles
@@ -40,45 +39,12 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.state.run_store import RunTables
     from onetool.state.session_store import SessionTables
     from onetool.state.sqlite_database import StateDatabase
+    from onetool.state.token_file import TokenFile
     from onetool.stats.record import Recorder
     from onetool.stats.shapes import Shapes
     from onetool.util.clock_watch import ClockWatch
 
 Pinned = dict[str, JsonObject]  # definitions by the name of the tool
-
-
-class StoredTokens(Protocol):
-    """The accepted tokens: those of the settings, and those that were created and revoked since then."""
-
-    @property
-    def place(self) -> str:
-        """The place of new tokens, for people."""
-        ...
-
-    def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
-        """Return the accepted tokens; `tokens` are those of the settings."""
-        ...
-
-    def can_change(self, *, has_settings_files: bool) -> bool:
-        """Return whether tokens can be created and revoked."""
-        ...
-
-    def list_agents(self, agents: "Mapping[str, Agent]") -> "Mapping[str, Agent]":
-        """Return those of the agents for which tokens can be created."""
-        ...
-
-    def create(
-        self, token: "Token", accepted: "Iterable[Token]" = (), *, may_replace: bool = True
-    ) -> tuple[str, ...] | None:
-        """Store a token, and return notes for the person; None if its name is in use.
-
-        Without `may_replace`, raise if one of the accepted tokens would no longer be.
-        """
-        ...
-
-    def revoke(self, name: str, accepted: "Iterable[Token]" = ()) -> bool:
-        """Return whether there was such a token."""
-        ...
 
 
 BUILT_IN_STATES = "builtins.json"  # the file of a store that says which built-in bundles and tools are disabled
@@ -213,10 +179,10 @@ class State:
     bundle_files: "Callable[[Path], BundleFiles]"  # with the directory of the settings
     call_rates: "Callable[[Path], RateLimiter]"  # of the tools in a directory of bundles
     guard_budget: "Callable[..., BudgetGuard]"
-    open_tokens: Callable[[], StoredTokens]
+    open_tokens: "Callable[[], TokenFile]"
 
     @cached_property
-    def tokens(self) -> StoredTokens:
+    def tokens(self) -> "TokenFile":
         return self.open_tokens()
 
     @property

@@ -22,7 +22,7 @@ ERASED = "revoked".ljust(64, "-")  # instead of a hash; it matches no token
 
 
 class TokenFile:
-    """The tokens in the file that the user named, or in the user's own: a project cannot set `auth`."""
+    """The accepted tokens: those in the file that the user named, or in the user's own. A project cannot set `auth`."""
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
@@ -30,16 +30,19 @@ class TokenFile:
 
     @property
     def place(self) -> str:
+        """The place of new tokens, for people."""
         return str(self._file)
 
     def apply(self, tokens: Iterable[Token]) -> list[Token]:
+        """Return the accepted tokens; `tokens` are those of the settings."""
         return [token for token in tokens if token.hash != ERASED]
 
     def can_change(self, *, has_settings_files: bool) -> bool:
+        """Return whether tokens can be created and revoked."""
         return has_settings_files
 
     def list_agents(self, agents: Mapping[str, Agent]) -> Mapping[str, Agent]:
-        """Return the agents that exist wherever the file with the tokens applies."""
+        """Return the agents for which tokens can be created: those that exist wherever the file applies."""
         if self._directories.config_file is not None or self._directories.project is None:
             return agents
         return examine(replace(self._directories, project=None), os.environ).loaded.settings.agents
@@ -47,6 +50,10 @@ class TokenFile:
     def create(
         self, token: Token, accepted: Iterable[Token] = (), *, may_replace: bool = True
     ) -> tuple[str, ...] | None:
+        """Store a token, and return notes for the person; None if its name is in use.
+
+        Without `may_replace`, raise if one of the accepted tokens would no longer be.
+        """
         with self._open_locked() as before:
             existing = yaml_edit.read_list(before.text, self.place, SECTION, KEY)
             if token.name in (item.get("name") for item in existing if isinstance(item, dict)):
@@ -59,6 +66,7 @@ class TokenFile:
         return (warning,) if warning else ()
 
     def revoke(self, name: str, accepted: Iterable[Token] = ()) -> bool:
+        """Return whether there was such a token."""
         with self._open_locked() as before:
             entries = yaml_edit.read_list(before.text, self.place, SECTION, KEY)
             names = [item.get("name") if isinstance(item, dict) else None for item in entries]

@@ -1,14 +1,17 @@
 """The tokens that are accepted now: `LiveTokens` rejects those that were revoked since the settings were loaded."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from onetool.config.access_tokens import TokenSet
 from onetool.config.load import Examined, Loaded
 from onetool.config.model import Settings, Token
 from onetool.config.settings_reader import config_files
 from onetool.errors import StorageError
-from onetool.state.storage import StoredTokens
 from onetool.transports.http.errors import ApiError
+
+if TYPE_CHECKING:
+    from onetool.state.token_file import TokenFile
 
 STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which tokens are revoked
 
@@ -23,7 +26,7 @@ class LiveTokens:
         self,
         get_loaded: Callable[[], Loaded],
         env: Mapping[str, str],
-        stored: Callable[[], StoredTokens],
+        stored: "Callable[[], TokenFile]",
         is_invalid: Callable[[], bool] = lambda: False,
     ) -> None:
         self._get_loaded = get_loaded
