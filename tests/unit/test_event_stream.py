@@ -1,11 +1,13 @@
-"""Server-sent events at the ASGI level: messages, end of the stream and cancellation."""
+"""Server-sent events and plain responses at the ASGI level: messages, end of the stream and cancellation."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
 from tests.support import TIMEOUT_SECONDS
 
 from onetool.transports.http.api import events
@@ -237,3 +239,93 @@ def test_a_client_that_disconnects_during_an_event_is_gone() -> None:
                 await listening
 
     asyncio.run(listen())
+
+
+# --- plain responses --------------------------------------------------------------------------------------------------
+
+
+class PlainClient:
+    """A client that waits for a plain response; `leave` disconnects it."""
+
+    def __init__(self) -> None:
+        self._left = asyncio.Event()
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def wait_for(self, work: Coroutine[Any, Any, str]) -> str:
+        return await events.while_connected(Request({"type": "http"}, self._receive), work)
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+
+@pytest.mark.anyio
+async def test_work_is_cancelled_when_the_client_disconnects() -> None:
+    client = PlainClient()
+    ended = list[str]()
+
+    async def work() -> str:
+        client.leave()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # work may wait while it ends
+            ended.append("cleanly")
+        return ""
+
+    with pytest.raises(ClientDisconnect):
+        await client.wait_for(work())
+    assert ended == ["cleanly"]
+    await asyncio.sleep(0)  # nothing is left that cancels this task later
+
+
+@pytest.mark.anyio
+async def test_work_that_ends_in_spite_of_the_disconnect_has_its_result() -> None:
+    client = PlainClient()
+
+    async def work() -> str:
+        client.leave()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "done"
+
+    assert await client.wait_for(work()) == "done"
+    await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_another_cancellation_is_not_a_disconnect() -> None:
+    started = asyncio.Event()
+
+    async def work() -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    task = asyncio.ensure_future(PlainClient().wait_for(work()))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.anyio
+async def test_an_error_of_the_work_is_raised_as_it_is() -> None:
+    async def work() -> str:
+        raise TimeoutError("of the work")
+
+    with pytest.raises(TimeoutError, match="of the work"):
+        await PlainClient().wait_for(work())
+
+
+@pytest.mark.anyio
+async def test_work_without_pauses_leaves_no_task() -> None:
+    async def work() -> str:
+        return "done"
+
+    tasks = asyncio.all_tasks()
+    assert await PlainClient().wait_for(work()) == "done"
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks
