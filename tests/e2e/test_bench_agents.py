@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from benchmarks.agents.measurements import Measurement
 from benchmarks.agents.report import check_gates, list_direct_wins
+from benchmarks.agents.run import main
 from benchmarks.agents.task_process import SCRIPT, tau_worlds
 from benchmarks.agents.tasks import GoldCall, Task, Turn, group_calls, plan_runs
 from tests.cells_support import NIGHTLY
@@ -169,16 +170,17 @@ def test_tasks_are_read_from_the_layout_of_tau_bench(tmp_path: Path, domain: str
     assert after == {"state": True, "calls": True, "wrong": []}
 
 
-def test_invalid_options_are_usage_errors(tmp_path: Path) -> None:
+def test_invalid_options_are_usage_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for options, message in (
         (("--tools", "8,x"), "invalid sizes '8,x' (expected numbers from 1 to 500, like 8,96)"),
         (("--tools", "0"), "invalid sizes '0'"),
         (("--arms", "code,x"), "invalid arms 'code,x' (expected some of direct, search, code, code-cold)"),
         (("--tasks", "0"), "invalid number '0' (expected 1 or more)"),
     ):
-        done = run_bench(tmp_path, *options)
-        assert done.returncode == 2
-        assert message in done.stderr
+        monkeypatch.setattr(sys, "argv", ["run.py", *options])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert message in capsys.readouterr().err
 
 
 def measurement(arm: str, tools: int = 96, **changes: Any) -> Measurement:

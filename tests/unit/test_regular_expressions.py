@@ -53,11 +53,14 @@ class Expression:
 
 
 @cache
-def read_trees() -> dict[str, ast.Module]:
+def read_texts() -> dict[str, str]:
     files = [file for package in PACKAGES for file in sorted((SOURCE / package).rglob("*.py"))]
-    return {
-        ".".join(file.relative_to(SOURCE).with_suffix("").parts): ast.parse(file.read_text("utf-8")) for file in files
-    }
+    return {".".join(file.relative_to(SOURCE).with_suffix("").parts): file.read_text("utf-8") for file in files}
+
+
+@cache
+def list_nodes(module_name: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(read_texts()[module_name])))
 
 
 @cache
@@ -65,7 +68,7 @@ def list_uses(module_name: str) -> tuple[set[str], list[tuple[str, str]]]:
     """Return the modules that a module imports names from, and the names with the methods that it calls on them."""
     imports: set[str] = set()
     uses: list[tuple[str, str]] = []
-    for node in ast.walk(read_trees()[module_name]):
+    for node in list_nodes(module_name):
         if isinstance(node, ast.ImportFrom):
             imports.add(node.module or "")
         elif isinstance(node, ast.Attribute) and node.attr in FUNCTIONS:
@@ -77,7 +80,11 @@ def list_uses(module_name: str) -> tuple[set[str], list[tuple[str, str]]]:
 
 def list_methods(module_name: str, name: str) -> frozenset[str]:
     """Return the methods that are called on a name of a module, there and where it is imported."""
-    users = [other for other in read_trees() if other == module_name or module_name in list_uses(other)[0]]
+    users = [
+        other
+        for other, text in read_texts().items()
+        if other == module_name or (module_name in text and module_name in list_uses(other)[0])
+    ]
     methods = {method for user in users for used, method in list_uses(user)[1] if used == name}
     return frozenset(methods or {"search"})
 
@@ -87,20 +94,23 @@ def collect() -> tuple[list[Expression], set[str]]:
     """Return the expressions, and the places whose expressions are made at run time."""
     expressions: list[Expression] = []
     dynamic: set[str] = set()
-    for module_name, tree in read_trees().items():
-        names = {
-            id(node.value): ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            for node in ast.walk(tree)
+    for module_name, text in read_texts().items():
+        if "re." not in text:
+            continue
+        targets = {
+            id(node.value): node.targets[0] if isinstance(node, ast.Assign) else node.target
+            for node in list_nodes(module_name)
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
         }
-        for node in ast.walk(tree):
+        for node in list_nodes(module_name):
             function = node.func if isinstance(node, ast.Call) else None
-            if not (isinstance(function, ast.Attribute) and ast.unparse(function.value) == "re"):
+            if not (isinstance(function, ast.Attribute) and function.attr in FUNCTIONS):
+                continue
+            if ast.unparse(function.value) != "re":
                 continue
             assert isinstance(node, ast.Call)
-            if function.attr not in FUNCTIONS:
-                continue
-            name = names.get(id(node), "")
+            target = targets.get(id(node))
+            name = ast.unparse(target) if target else ""
             place = f"{module_name}:{name or ast.unparse(node.args[0])}"
             module = importlib.import_module(module_name)
             try:
