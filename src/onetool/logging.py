@@ -15,15 +15,12 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from onetool.errors import error_type
 from onetool.util.background import Background
 from onetool.util.locks import locked
 from onetool_child.json_types import JsonObject
-
-if TYPE_CHECKING:
-    from onetool.state.audit_records import StoredRecord
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 MAX_LOG_BYTES = 10 << 20
@@ -108,15 +105,6 @@ class Log:
                 raise
             self.problem = None
 
-    def read(self, position: str | None = None) -> "Iterator[StoredRecord]":
-        """Yield the lines after a position, newest first, also of older files."""
-        from onetool.state.audit_records import read_files
-
-        self._background.flush()  # include what was logged just before
-        return (
-            iter(()) if self._file is None else read_files([self._file, *list_rotated(self._file, self.keep)], position)
-        )
-
     @contextmanager
     def span(self, name: str, **fields: Any) -> Iterator[JsonObject]:
         """Measure the block and log it with the fields of the yielded dictionary."""
@@ -133,6 +121,10 @@ class Log:
         duration_ms = round(seconds * 1000, 3)
         outcome = {"status": "ok"} if error is None else {"status": "error", "error_type": error}
         self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration_ms, **outcome, **fields)
+
+    def flush(self) -> None:
+        """Write all queued lines before returning."""
+        self._background.flush()
 
     def close(self) -> None:
         """Write the remaining lines and stop."""

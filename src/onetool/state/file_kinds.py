@@ -1,13 +1,14 @@
 """State that is kept in files only where there is no database: the audit log and settings."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.config.stored_settings import SettingsStorage
 from onetool.errors import AuditUnavailable, ToolError
-from onetool.logging import Log
+from onetool.logging import Log, list_rotated
 from onetool.paths import Directories
+from onetool.state.audit_records import StoredRecord, read_files
 from onetool.util.storage_errors import storage_error
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class AuditFile(Log):
     def make_error(self, error: OSError) -> ToolError:
         """Return the error for something else that cannot be recorded."""
         return storage_error(Path(self.place).parent, error)
+
+    def read(self, position: str | None = None) -> Iterator[StoredRecord]:
+        """Yield the records after a position, newest first."""
+        if self._file is None:
+            return iter(())
+        self.flush()  # include what was logged just before
+        return read_files([self._file, *list_rotated(self._file, self.keep)], position)
 
 
 class SettingsFiles(SettingsStorage):
