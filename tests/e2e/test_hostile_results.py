@@ -153,7 +153,6 @@ def test_a_forged_summary_is_truncated(app: App) -> None:
     assert len(app.value(f"{code}answer(about='a' * 900_000)")) < 5000
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chosen", ["json", "json_h", "yml", "yml_h"])
 def test_deeply_nested_values_do_not_crash_the_server(app: App, chosen: str) -> None:
     """Use depths at which a faster encoder corrupted the memory of the server."""

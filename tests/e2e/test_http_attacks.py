@@ -283,7 +283,6 @@ def _run_over_mcp(server: ServedApp, number: int) -> Any:
 # --- malformed and oversized ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("request_", "statuses"),
     [

@@ -17,7 +17,7 @@ HUGE = {
     "pattern": ("ot.packs(pattern='z.' * 3_900_000)", "pattern has 7800000 characters, the limit is 10000"),
     "period": ("ot.stats(period='x' * 5_000_000)", "period has 5000000 characters, the limit is 10000"),
     "handle": ("ot.load(handle='x' * 7_000_000)", "handle has 7000000 characters, the limit is 10000"),
-    "wrong type": ("http.get(url='x', timeout_ms='x' * 7_000_000)", 'is not of type "integer"'),
+    "wrong type": ("json.parse(json=['x' * 7_000_000])", 'is not of type "string"'),
     "choice": ("ot.tools(info='x' * 7_000_000)", "info has 7000000 characters, the limit is 10000"),
     "JSON of many values": ("json.parse(json='[' + '[],' * 2_000_000 + '[]]')", "the text has more than"),
     "JSON of many numbers": ("json.parse(json='[' + '1,' * 3_900_000 + '1]')", "the text has more than"),
@@ -44,7 +44,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
         yield client
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", HUGE)
 def test_a_huge_argument_is_an_error_and_does_not_delay_others(client: Connection, case: str) -> None:
     code, reason = HUGE[case]

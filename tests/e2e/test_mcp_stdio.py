@@ -108,7 +108,6 @@ def test_a_failed_run_is_an_error_result(client: Connection) -> None:
     assert get_texts(result) == ["before\n", "ZeroDivisionError: division by zero\n  line 3: 1 / x"]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [

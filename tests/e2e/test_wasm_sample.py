@@ -18,7 +18,7 @@ SAMPLE = (
     "tests/e2e/test_wasm_cells.py",
     "tests/e2e/test_wasm_attacks.py::test_a_forged_call_is_validated_and_needs_permission",
     "tests/e2e/test_wasm_attacks.py::test_a_run_that_floods_after_its_answer_is_ended",
-    "tests/e2e/test_mcp_stdio.py::test_output_of_a_run_is_sent_as_progress",
+    "tests/e2e/test_mcp_stdio.py::test_output_of_a_run_is_sent_as_progress[auto]",
     "tests/spec/test_run_snippets.py::test_a_snippet_may_await_in_sync_and_async_code",
 )
 SCENARIOS = (

@@ -492,7 +492,6 @@ def count_logged_starts(all_packs: Workers, pack: str) -> int:
     return sum('"worker.start"' in line and f'"{pack}"' in line for line in all_packs.log.splitlines())
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", AT_IMPORT)
 def test_a_failure_at_import_is_reported_until_the_file_changes(all_packs: Workers, code: str) -> None:
     pack = f"stillborn{list(AT_IMPORT).index(code)}"

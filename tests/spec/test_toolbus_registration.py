@@ -471,7 +471,6 @@ def test_a_tool_may_call_another(name: str) -> None:
     assert call(bus, name, number=20).unwrap() == 41
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.compose.no-deadlock")
 @pytest.mark.parametrize("name", ["deep.sync", "deep.async"])

@@ -235,7 +235,6 @@ def test_cleaned_text_has_no_invisible_characters_and_is_stable(text: str) -> No
     assert clean(cleaned) == cleaned
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",

@@ -201,7 +201,6 @@ def test_a_directory_that_is_still_written_is_removed_when_writing_stops(top: Pa
     assert not top.exists()
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "folders 5,000 deep", "1,000 files", "folders that nobody may enter"])
 def test_concurrent_removals_do_not_stop_each_other(top: Path, kind: str) -> None:

@@ -446,7 +446,6 @@ def test_ten_thousand_documents_are_searched_and_updated(tmp_path: Path) -> None
     assert len(search.search("tool", limit=500)) == 500
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("query", ["list the invoices of a customer", "list invoices", "lst.invoces_1"])
 def test_the_work_of_a_query_hardly_grows_with_the_catalog(query: str) -> None:
     small, large = (count_steps(query, list_alike(size)) for size in (300, 3_000))

@@ -186,7 +186,6 @@ def make_lists_of_aliases(levels: int, width: int) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "reason"),
