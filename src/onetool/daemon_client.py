@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 STANDALONE = "ONETOOL_STANDALONE"
-COMMANDS = ("run", "call", "tools", "search", "help", "agents", "approvals", "audit", "hosts", "runs", "stats")
+COMMANDS = (
+    *("run", "call", "tools", "search", "help", "bundles", "approvals", "runs", "stats", "audit", "token", "servers"),
+    *("api", "logout", "agents", "hosts", "secret", "settings"),
+)
 LOCAL_OPTIONS = ("--standalone", "--http", "-h", "--help", "--version")
 READ_BYTES = 1 << 16
 CONNECT_SECONDS = 10.0  # for a daemon that is starting on a busy machine; assistants wait 30 s and more

@@ -9,7 +9,6 @@ import io
 import json
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -336,8 +335,8 @@ class TokenKind(BaseKind):
     def write(self, key: str) -> str:
         environment = patch.dict(os.environ, {"HOME": str(self.store)})
         with environment, contextlib.redirect_stdout(io.StringIO()):
-            options = {"name": key, "agent": "default", "scope": "use", "expires": None}
-            command("token")[1](Namespace(action="create", **options, json=True, config=None))
+            parser, run = command("token")
+            run(parser.parse_args(["create", key, "--json"]))
         return key
 
     def read(self, name: str) -> bool:

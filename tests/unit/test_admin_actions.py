@@ -1,79 +1,120 @@
-"""Test the declarations of what people can do, and where commands run."""
+"""Test that REST and the command line can do the same, and where commands run."""
 
 import ast
 import inspect
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
-import onetool.cli
+import httpx2
+import pytest
+from starlette.types import Receive, Scope, Send
+from tests.support import App, open_app
+
 from onetool.admin.action import READ, WRITE
+from onetool.admin.person import Person
 from onetool.cli.main import COMMANDS, can_be_remote, load_command
 from onetool.daemon_client import COMMANDS as SENT
-from onetool.transports.http.route_table import IMPORT_ROUTES, ROUTES, STORED_ROUTES, TOOL_ROUTES
+from onetool.transports.http.route_table import ACTION_ROUTES, build_actions
 from onetool.util.token_ids import SCOPES
 
-ALL_ROUTES = (*STORED_ROUTES, *TOOL_ROUTES, *IMPORT_ROUTES, *ROUTES)
-COMMAND_FILES = list(Path(onetool.cli.__file__).parent.rglob("*.py"))
-ONLY_OVER_REST = {
-    *("get_server", "get_bundle", "get_tool", "get_pack", "list_packs", "delete_bundle"),  # commands use lists
-    *("start_server", "stop_server"),  # connections of the server that gets the request
-    *("list_agent_tools", "preview_agent_tools", "preview_request"),  # of a draft in the admin UI
-    *("put_bundle", "put_tool", "add_requirements"),  # commands import documents
-    *("list_bundles", "list_tools", "list_runs"),  # commands list everything, without pages
-    "import_bundle",  # commands show the difference first, then call a part of it
-    *("search_tools", "complete_name"),  # commands search with the bus, and complete without an application
-    *("read_result", "read_medium"),  # code reads them with `ot`
-    "set_hosts",  # commands add and remove
-    "sign_out",  # of the agent of the request; commands sign out all agents
-    *("show_health", "make_fix"),  # `onetool doctor` also checks what an application cannot see
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "rest.md"
+# Routes that are not actions. `onetool api` has all others.
+HANDLERS = {
+    "POST /api/run": "streams a run; `onetool run`",
+    "POST /api/tools/{name}/call": "the path of a call; `onetool call`",
+    "POST /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}/invoke": "the path of a call; `onetool call`",
+    "POST /api/sign-ins/{name}": "sets a cookie of the browser; `onetool login`",
+    "GET /api/session": "of a browser",
+    "POST /api/session": "of a browser; `onetool ui`",
+    "DELETE /api/session": "of a browser",
+    "GET /api/activity": "an endless stream",
+    "GET /api/changes": "an endless stream",
+    "GET /healthz": "of the server",
+    "GET /readyz": "of the server; `onetool doctor`",
+    "GET /metrics": "of the server",
+}
+# Decisions about what models want: the person confirms them at the terminal, or with a token.
+DECISIONS = {
+    "decide_calls": "onetool approve",
+    "accept_tools": "onetool servers accept",
+    "accept_snippet": "onetool snippets accept",
 }
 ONLY_COMMANDS = {
-    *("serve", "daemon", "worker", "reload", "doctor", "demo", "ui"),  # processes of this machine
-    *("init", "connect", "import", "dev", "test", "completion", "backup", "store"),  # files of this machine
+    *("serve", "daemon", "worker", "reload", "demo", "ui"),  # processes of this machine
+    *("init", "connect", "dev", "test", "completion", "backup", "store"),  # files of this machine
     *("trust", "untrust"),
-    *("run", "call", "search", "help"),  # the bus, like `/api/run` and `/api/tools`
-    *("approve", "reject"),  # `onetool.cli.approver` asks in the terminal, then calls the function of the route
-    *("login", "logout"),  # in the browser of this machine
-    "snippets",
+    *("run", "call", "search", "help"),  # the bus, like `/api/run`
+    *("approve", "reject"),  # `onetool.cli.approver` asks, then calls the function of the route
+    *("import", "doctor"),  # other modules of the command call the functions of the routes
+    "login",  # in the browser of this machine
+    "logout",  # of all agents, not of that of the request
+    "api",  # all actions
 }
 
 
-def test_each_route_has_an_action_that_says_what_it_needs_and_does() -> None:
-    for route in ALL_ROUTES:
+def test_each_action_says_what_it_needs_and_does() -> None:
+    for route in ACTION_ROUTES:
         action = route.action
         assert action.needs in {"", READ, WRITE, *SCOPES}, action.name
         assert bool(action.purpose) == (action.needs in SCOPES), action.name
         assert action.summary, action.name
 
 
-def test_commands_call_the_functions_of_routes() -> None:
-    called = {name for file in COMMAND_FILES for name in find_imports(file.read_text(encoding="utf-8"))}
-    assert list_actions() - called == ONLY_OVER_REST
+def test_each_route_is_an_action_or_stays_for_a_reason() -> None:
+    routes = set(re.findall(r"^\| `([A-Z]+ [^`]+)` \|", REFERENCE.read_text("utf-8"), re.MULTILINE))
+    actions = {f"{route.method} {route.path}" for route in ACTION_ROUTES}
+    assert routes == actions | HANDLERS.keys()
+    assert actions.isdisjoint(HANDLERS)
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    with open_app() as opened:
+        yield opened
+
+
+def test_the_command_line_can_do_what_rest_can(app: App) -> None:
+    """Send a request to each route, as `onetool api` does. What it names does not exist, so it changes nothing."""
+    actions = build_actions(app.onetool)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = {"person": Person("user", "owner", transport="cli")}
+        await actions(scope, receive, send)
+
+    async def send_all() -> dict[str, str]:
+        transport = httpx2.ASGITransport(app=serve)
+        refused = {}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for route in ACTION_ROUTES:
+                path = re.sub(r"\{\w+\}", "any", route.path)
+                async with client.stream(route.method, path, json={}) as response:
+                    if response.is_error:
+                        message = (await response.aread()).decode()
+                        assert "no such path" not in message
+                        if "a person has to confirm" in message:
+                            refused[route.action.name] = message
+        return refused
+
+    refused = app.portal.call(send_all)
+    assert refused.keys() == DECISIONS.keys()
+    assert all(f"use `{DECISIONS[name]}`" in message for name, message in refused.items())
 
 
 def test_each_other_command_calls_the_function_of_a_route() -> None:
     sources = {name: inspect.getsource(load_command(name)) for name in COMMANDS}
-    assert {
-        name for name, source in sources.items() if list_actions().isdisjoint(find_imports(source))
-    } == ONLY_COMMANDS
-
-
-def list_actions() -> set[str]:
-    return {route.action.name for route in ALL_ROUTES}
+    names = {route.action.name for route in ACTION_ROUTES}
+    assert {name for name, source in sources.items() if names.isdisjoint(find_imports(source))} == ONLY_COMMANDS
 
 
 def find_imports(source: str) -> set[str]:
     """Return the names that code takes from the modules of `onetool.admin`."""
-    nodes = list(ast.walk(ast.parse(source)))
-    names: set[str] = set()
-    modules: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("onetool.admin"):
-            imported = modules if node.module == "onetool.admin" else names
-            imported |= {alias.name for alias in node.names}
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-            names.add(node.attr)
-    return names
+    return {
+        alias.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("onetool.admin")
+        for alias in node.names
+    }
 
 
 def test_the_client_sends_exactly_the_commands_that_may_run_in_the_shared_server() -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from onetool.admin.action import action
 from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Count, Query, Size, Text
+from onetool.admin.model import ApiModel, Count, Query, Size
 from onetool.admin.permission_check import PermissionCheck, ToolVerdict, parse_call
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
@@ -64,8 +64,8 @@ class AgentDetails(AgentInfo):
 
 
 class AgentToolsQuery(Query):
-    q: Text = Field(default="", description="Only tools whose names contain this text")
-    decision: Text = Field(default="", description="Only tools with this decision: `allow`, `ask` or `deny`")
+    q: str = Field(default="", description="Only tools whose names contain this text")
+    decision: str = Field(default="", description="Only tools with this decision: `allow`, `ask` or `deny`")
     page_size: Size = Field(default=100, description="Maximum number of tools")
 
 
@@ -88,7 +88,12 @@ class AgentTools(ApiModel):
     is_complete: bool = Field(description="Whether all tools were checked; if not, use a longer `q`")
 
 
-@action(USE, "reading agents")
+@action(
+    "GET /api/agents",
+    "The agents that the caller may see",
+    USE,
+    "reading agents",
+)
 async def list_agents(app: OneTool, person: Person) -> AgentList:
     """List agents and their permissions."""
     names = _list_visible(app, person)
@@ -97,7 +102,12 @@ async def list_agents(app: OneTool, person: Person) -> AgentList:
     return AgentList(agents=agents, settings=list(Agent.model_fields))
 
 
-@action(USE, "reading agents")
+@action(
+    "GET /api/agents/{name}",
+    "The agent",
+    USE,
+    "reading agents",
+)
 async def get_agent(app: OneTool, person: Person, name: str) -> AgentDetails:
     """Get an agent."""
     _require(app, person, name)
@@ -105,7 +115,12 @@ async def get_agent(app: OneTool, person: Person, name: str) -> AgentDetails:
     return AgentDetails(**_describe(app, person, name, entries[name]), effective=_get_effective(app, name))
 
 
-@action(ADMIN, "changing agents")
+@action(
+    "PATCH /api/agents/{name}",
+    "The change",
+    ADMIN,
+    "changing agents",
+)
 async def change_agent(
     app: OneTool,
     person: Person,
@@ -122,7 +137,12 @@ async def change_agent(
     return await edit_entry(app, person, kind, change, query, precondition=precondition, directory=directory)
 
 
-@action(ADMIN, "removing agents")
+@action(
+    "DELETE /api/agents/{name}",
+    "The change",
+    ADMIN,
+    "removing agents",
+)
 async def remove_agent(
     app: OneTool, person: Person, name: str, query: EditQuery, precondition: Precondition = NO_CONDITION
 ) -> EditResult:
@@ -135,13 +155,23 @@ async def remove_agent(
 # --- what an agent may call ----------------------------------------------------------------------------------------
 
 
-@action(USE, "reading agents")
+@action(
+    "GET /api/agents/{name}/tools",
+    "The tools and the decisions about them",
+    USE,
+    "reading agents",
+)
 async def list_agent_tools(app: OneTool, person: Person, name: str, query: AgentToolsQuery) -> AgentTools:
     """List what an agent may call."""
     return await _list_tools(app, await _open_check(app, person, name, None), query)
 
 
-@action(USE, "reading agents")
+@action(
+    "POST /api/agents/{name}/tools",
+    "The tools and the decisions about them",
+    USE,
+    "reading agents",
+)
 async def preview_agent_tools(
     app: OneTool, person: Person, name: str, query: AgentToolsQuery, body: AgentDraft
 ) -> AgentTools:
@@ -149,7 +179,12 @@ async def preview_agent_tools(
     return await _list_tools(app, await _open_check(app, person, name, body.settings), query)
 
 
-@action(USE, "reading agents")
+@action(
+    "POST /api/agents/{name}/check",
+    "The decision",
+    USE,
+    "reading agents",
+)
 async def check_call(app: OneTool, person: Person, name: str, body: CallCheck) -> ToolVerdict:
     """Check whether an agent may make a call."""
     check = await _open_check(app, person, name, body.settings)

@@ -59,13 +59,26 @@ class DecisionResponse(ApiModel):
     calls: list[int] = Field(description="Numbers of the calls that were decided")
 
 
-@action(SCOPE, "reading approvals")
+@action(
+    "GET /api/approvals",
+    "Runs whose calls wait",
+    SCOPE,
+    "reading approvals",
+    watches="runs",
+)
 async def list_approvals(app: OneTool, person: Person) -> ApprovalList:
     """List calls that wait for approval."""
     return ApprovalList(approvals=await run_in_thread(list_waiting, app.state.runs, app.redact))
 
 
-@action(SCOPE, "approving calls")
+@action(
+    "POST /api/approvals/{runID}",
+    "The decided calls",
+    SCOPE,
+    "approving calls",
+    command="onetool approve",
+    errors=("not_waiting",),
+)
 async def decide_calls(app: OneTool, person: Person, run_id: str, request: DecisionRequest) -> DecisionResponse:
     """Approve or reject calls of a run."""
     run = await run_in_thread(app.state.runs.get_run, run_id)

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Literal
 
 from anyio.to_thread import run_sync as run_in_thread
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from onetool.admin.action import action
 from onetool.admin.errors import AdminError
-from onetool.admin.model import SIZE_DESCRIPTION, ApiModel, Moments, Query, Size, Text, Time, absent, take_single
+from onetool.admin.model import SIZE_DESCRIPTION, ApiModel, Moments, Query, Size, Time, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
@@ -24,21 +24,21 @@ OWN_FIELDS = frozenset({"time", "level", "name", "actor", "agent", "tool", "acti
 
 
 class AuditQuery(Query):
-    kind: Annotated[Literal["", "call", "change", "decision", "started"], BeforeValidator(take_single)] = Field(
+    kind: Literal["", "call", "change", "decision", "started"] = Field(
         default="", description="Only records of this kind; `started` are those written before a call or change"
     )
-    actor: Text = Field(default="", description="Only records of this token or person")
-    agent: Text = Field(default="", description="Only records of this agent")
-    name: Text = Field(default="", description="Only records of this tool or action")
-    outcome: Text = Field(default="", description="Only records with this outcome, such as `ok`")
-    text: Text = Field(default="", description="Only records that contain this text")
+    actor: str = Field(default="", description="Only records of this token or person")
+    agent: str = Field(default="", description="Only records of this agent")
+    name: str = Field(default="", description="Only records of this tool or action")
+    outcome: str = Field(default="", description="Only records with this outcome, such as `ok`")
+    text: str = Field(default="", description="Only records that contain this text")
     since: Moments = Field(default=None, description="Only records from this time on (RFC 3339)")
     until: Moments = Field(default=None, description="Only records before this time (RFC 3339)")
 
 
 class AuditPageQuery(AuditQuery):
     page_size: Size = Field(default=100, description=SIZE_DESCRIPTION)
-    page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
+    page_token: str = Field(default="", description="nextPageToken of the previous page, with the same filters")
 
 
 class AuditRecord(ApiModel):
@@ -56,7 +56,12 @@ class AuditList(ApiModel):
     next_page_token: str | None = absent(None, "Token of the next page, if there is one")
 
 
-@action(SCOPE, PURPOSE)
+@action(
+    "GET /api/audit",
+    "Records, newest first",
+    SCOPE,
+    PURPOSE,
+)
 async def list_records(app: OneTool, person: Person, query: AuditPageQuery) -> AuditList:
     """List the audit log."""
     if query.page_token and not POSITION.fullmatch(query.page_token):
@@ -66,7 +71,12 @@ async def list_records(app: OneTool, person: Person, query: AuditPageQuery) -> A
     return AuditList(records=[_build_record(record) for record in page.records], next_page_token=page.next)
 
 
-@action(SCOPE, PURPOSE)
+@action(
+    "GET /api/audit/export",
+    "Records, newest first, one per line",
+    SCOPE,
+    PURPOSE,
+)
 async def export_records(
     app: OneTool,
     person: Person,

@@ -40,14 +40,25 @@ class DisconnectedClient(ApiModel):
     disconnected: str
 
 
-@action(SCOPE, "reading the connected clients")
+@action(
+    "GET /api/clients",
+    "Connected clients",
+    SCOPE,
+    "reading the connected clients",
+)
 async def list_clients(app: OneTool, person: Person) -> ConnectedClientList:
     """List connected clients."""
     own = app.http_clients.list_clients() if app.http_clients is not None else ()
     return ConnectedClientList(clients=[*map(_describe_http, own), *await _list_local(app, person)])
 
 
-@action(SCOPE, "disconnecting clients")
+@action(
+    "DELETE /api/clients/{clientID}",
+    "The client was disconnected",
+    SCOPE,
+    "disconnecting clients",
+    errors=("not_connected",),
+)
 async def disconnect_client(app: OneTool, person: Person, client_id: str) -> DisconnectedClient:
     """Disconnect a client."""
     client = next((client for client in (await list_clients(app, person)).clients if client.id == client_id), None)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from onetool.admin.action import action
 from onetool.admin.catalog import CatalogFilter, ToolCatalog
-from onetool.admin.model import ApiModel, Query, Text, absent
+from onetool.admin.model import ApiModel, Query, absent
 from onetool.admin.person import Person
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
@@ -23,7 +23,7 @@ MAX_SIGNATURE_CHARS = 400
 
 
 class CompletionsQuery(Query):
-    prefix: Text = Field(default="", description="Start of a pack's name, or a pack, a dot and the start of a tool's")
+    prefix: str = Field(default="", description="Start of a pack's name, or a pack, a dot and the start of a tool's")
 
 
 class NameCompletion(ApiModel):
@@ -38,7 +38,7 @@ class CompletionList(ApiModel):
     is_complete: bool = Field(description="Whether these are all names with this prefix")
 
 
-@action()
+@action("GET /api/completions", f"Up to {MAX_NAMES} names, sorted", errors=("permission_denied",))
 async def complete_name(app: OneTool, person: Person, query: CompletionsQuery) -> CompletionList:
     """Complete the name of a pack or a tool."""
     context = person.open_context(app)

@@ -1,5 +1,6 @@
 """The health of all components, and fixes that its findings offer."""
 
+from collections.abc import Collection
 from typing import Annotated
 
 from anyio.to_thread import run_sync as run_in_thread
@@ -46,17 +47,26 @@ class FixResponse(ApiModel):
     done: str = Field(description="What was done")
 
 
-@action()
+@action("GET /api/health", "Current health")
 async def show_health(app: OneTool, person: Person) -> Health:
     """Get the health of all components."""
     return Health.model_validate(await app.health())
 
 
-@action("admin", "making fixes")
-async def make_fix(app: OneTool, person: Person, request: FixRequest) -> FixResponse:
+@action(
+    "POST /api/health/fixes",
+    "What was done",
+    "admin",
+    "making fixes",
+    errors=("not_found",),
+)
+async def make_fix(
+    app: OneTool, person: Person, request: FixRequest, *, offered: Collection[str] | None = None
+) -> FixResponse:
     """Make a fix that a finding of the health offers."""
-    findings = (await app.health())["findings"]
-    if request.fix not in {finding.get("fix") for finding in findings}:
+    if offered is None:
+        offered = [finding.get("fix", "") for finding in (await app.health())["findings"]]
+    if request.fix not in offered:
         raise AdminError("not_found", "no finding offers this fix; it may have been made already")
     async with person.changing(app, "health.fix", [request.fix]):
         with raising("storage_unavailable"):

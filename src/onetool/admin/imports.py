@@ -1,15 +1,15 @@
 """Import of OpenAPI documents and archives, and export of archives. A bundle is imported completely or not at all."""
 
-from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
+from typing import ClassVar
 
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
 from onetool.admin.action import READ, WRITE, action
 from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Count, Flag, Query, Text
+from onetool.admin.model import ApiModel, Count, Flag, Query
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
 from onetool.admin.secrets import SecretUseInfo
@@ -32,9 +32,10 @@ FETCH_SECONDS = 30.0
 
 
 class ImportQuery(Query):
-    name: Text = Field(default="", description="Slug for the bundle")
-    server: Text = Field(default="", description="Base URL of the API; overrides the one in the document")
-    auth: Text = Field(
+    LISTS: ClassVar = frozenset({"header", "replace"})
+    name: str = Field(default="", description="Slug for the bundle")
+    server: str = Field(default="", description="Base URL of the API; overrides the one in the document")
+    auth: str = Field(
         default="",
         description="Authentication of operations that declare none: bearer, basic, header:NAME or query:NAME",
     )
@@ -43,7 +44,7 @@ class ImportQuery(Query):
     dry_run: Flag = Field(default=False, description="Return the difference without storing anything")
     replace: list[str] = Field(default=[], description="Tool whose local edits the update replaces; repeatable")
     disable_removed: Flag = Field(default=False, description="Disable imported tools that the document lacks")
-    url: Text = Field(default="", description="URL of the document, instead of a body. The host must be allowed")
+    url: str = Field(default="", description="URL of the document, instead of a body. The host must be allowed")
 
 
 class ImportedBundle(ApiModel):
@@ -66,55 +67,53 @@ class ImportedBundle(ApiModel):
     etag: str = Field(exclude=True)  # of the versions of the bundle; empty if it does not exist
 
 
-@action(WRITE)
+@action(
+    "POST /api/import",
+    "The updated bundle, or the difference, and the remaining steps",
+    WRITE,
+    errors=("slug_taken",),
+    created="The new bundle and the remaining steps",
+)
 async def import_bundle(
-    app: OneTool, person: Person, query: ImportQuery, content: bytes, precondition: Precondition = NO_CONDITION
-) -> tuple[ImportedBundle, bool]:
-    """Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)."""
-    if query.url:
-        content = await _fetch(app, person, query.url)
-    server = query.server or None
-    auth = query.auth or None
-    read = partial(importer.read, content, name=query.name, server=server, auth=auth, headers=query.header)
-    document = await run_in_thread(read)
-    slug = document.bundle["slug"]
-
-    def check(store: BundleStore) -> None:
-        if not (query.update or query.dry_run):
-            _check_slug_is_free(store, slug)
-        precondition.check(_find_basis(store, slug))
-
-    options = UpdateOptions(
-        renames_versions=True, replaced_edits=frozenset(query.replace), disables_removed=query.disable_removed
-    )
-    imported = await import_document(app, person, document, options, dry=query.dry_run, check=check)
-    return imported, imported.is_new and not query.dry_run
-
-
-async def import_document(
     app: OneTool,
     person: Person,
-    document: BundleImport,
-    options: UpdateOptions,
+    query: ImportQuery,
+    content: bytes,
+    precondition: Precondition = NO_CONDITION,
     *,
-    dry: bool,
-    check: Callable[[BundleStore], None] = lambda _store: None,
-) -> ImportedBundle:
-    """Store a document, unless `dry` is set. `check` raises if it must not be stored."""
+    document: BundleImport | None = None,
+    update: UpdateOptions | None = None,
+) -> tuple[ImportedBundle, bool]:
+    """Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)."""
+    # A command has read the document, to choose where it goes, and may import into an existing bundle.
+    may_exist = query.update or query.dry_run or update is not None
+    if update is None:
+        replaced = frozenset(query.replace)
+        update = UpdateOptions(renames_versions=True, replaced_edits=replaced, disables_removed=query.disable_removed)
+    if query.url:
+        content = await _fetch(app, person, query.url)
+    if document is None:
+        server = query.server or None
+        auth = query.auth or None
+        read = partial(importer.read, content, name=query.name, server=server, auth=auth, headers=query.header)
+        document = await run_in_thread(read)
     document = keep_disabled(document, app.state.disabled_tools.list_owner_marks())
+    slug = document.bundle["slug"]
 
     def work(store: BundleStore) -> ImportedBundle:
-        check(store)
-        result = importer.import_bundle(store, document, options, dry=dry)
-        return _describe(app, store, document, result, dry=dry)
+        if not may_exist:
+            _check_slug_is_free(store, slug)
+        precondition.check(_find_basis(store, slug))
+        result = importer.import_bundle(store, document, update, dry=query.dry_run)
+        return _describe(app, store, document, result, dry=query.dry_run)
 
-    if dry:
-        return await app.bundles.read(work)
+    if query.dry_run:
+        return await app.bundles.read(work), False
     async with person.changing(app, "bundle.imported", []) as facts:
         imported = await app.bundles.write(work)
         facts["names"] = [imported.slug, *imported.added]
     await app.bundles.refresh()
-    return imported
+    return imported, imported.is_new
 
 
 async def _fetch(app: OneTool, person: Person, url: str) -> bytes:
@@ -171,7 +170,7 @@ class ExportedBundle(ApiModel):
     secrets: list[str]
 
 
-@action(READ)
+@action("GET /api/bundles/{bundleID}/export", "ZIP archive", READ)
 async def export_bundle(app: OneTool, person: Person, bundle_id: str) -> ExportedBundle:
     """Export a bundle as a ZIP archive."""
     context = person.open_context(app)

@@ -88,36 +88,25 @@ Time = Annotated[
 # --- queries -------------------------------------------------------------------------------------------------------
 
 
-def take_single(values: list[str]) -> str:
-    """Return the value of a parameter that must not be repeated."""
-    if len(values) > 1:
-        raise ValueError(f"given {len(values)} times, expected once")
-    return values[0]
-
-
-def _parse_number(values: list[str]) -> int:
-    text = take_single(values)
+def _parse_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or not text.strip("0"):
         raise ValueError(f"{text!r} is not a positive integer")
     return int(text) if len(text) <= len(str(MAX_NUMBER)) else MAX_NUMBER
 
 
-def _parse_flag(values: list[str]) -> bool:
-    text = take_single(values)
+def _parse_flag(text: str) -> bool:
     if text not in {"true", "false"}:
         raise ValueError(f"invalid boolean {text!r} (expected true or false)")
     return text == "true"
 
 
-def _parse_milliseconds(values: list[str]) -> float:
-    text = take_single(values)
+def _parse_milliseconds(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII):
         raise ValueError(f"{text!r} is not a number of milliseconds")
     return float(text)
 
 
-def _parse_moment(values: list[str]) -> float:
-    text = take_single(values)
+def _parse_moment(text: str) -> float:
     try:
         return parse_time(text)
     except (ValueError, OverflowError):
@@ -134,7 +123,6 @@ def _split(values: list[str]) -> list[str]:
     return [item for text in values for item in text.split(",")]
 
 
-Text = Annotated[str, BeforeValidator(take_single)]
 Flag = Annotated[bool, BeforeValidator(_parse_flag)]
 Number = Annotated[int, BeforeValidator(_parse_number), WithJsonSchema({"type": "integer", "minimum": 1})]
 Size = Annotated[Number, AfterValidator(lambda size: min(size, MAX_PAGE_SIZE))]
@@ -152,10 +140,11 @@ BUNDLE_IDS = Field(default=None, description=f"Only these bundles; {LIST_DESCRIP
 
 
 class Query(ApiModel):
-    """The query parameters of a request, each a list of values. Unknown parameters are rejected before."""
+    """The query parameters of a request. Unknown ones are rejected before, and so are repeated ones except `LISTS`."""
 
     model_config = ConfigDict(extra="ignore", validate_by_name=False)
     ALIASES: ClassVar[tuple[str, ...]] = ()  # other names that are accepted
+    LISTS: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def parameters(cls) -> JsonObject:
@@ -164,8 +153,13 @@ class Query(ApiModel):
     @classmethod
     def read(cls, values: Mapping[str, list[str]]) -> Self:
         """Validate the values of the parameters."""
+        parameters: dict[str, object] = {}
+        for name, texts in values.items():
+            if name not in cls.LISTS and len(texts) > 1:
+                raise AdminError("invalid", f"{name}: given {len(texts)} times, expected once", {"parameter": name})
+            parameters[name] = texts if name in cls.LISTS else texts[0]
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(parameters)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             name = str(first["loc"][0])
@@ -174,7 +168,7 @@ class Query(ApiModel):
 
 class PageQuery(Query):
     page_size: Size = Field(default=DEFAULT_PAGE_SIZE, description=SIZE_DESCRIPTION)
-    page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
+    page_token: str = Field(default="", description="nextPageToken of the previous page, with the same filters")
 
 
 class FindingLocation(ApiModel):

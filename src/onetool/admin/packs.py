@@ -40,14 +40,19 @@ class PackList(ApiModel):
     packs: list[PackInfo]
 
 
-@action()
+@action("GET /api/packs", "All packs", errors=("permission_denied",))
 async def list_packs(app: OneTool, person: Person) -> PackList:
     """List all packs."""
     packs = await _list_visible(app, person)
     return PackList(packs=[packs[name] for name in sorted(packs)])
 
 
-@action()
+@action(
+    "GET /api/packs/{name}",
+    "The pack",
+    errors=("permission_denied",),
+    has_etag=True,
+)
 async def get_pack(app: OneTool, person: Person, name: str) -> PackInfo:
     """Get a pack."""
     packs = await _list_visible(app, person)
@@ -57,7 +62,13 @@ async def get_pack(app: OneTool, person: Person, name: str) -> PackInfo:
     return pack
 
 
-@action(WRITE)
+@action(
+    "PATCH /api/packs/{name}",
+    "The pack",
+    WRITE,
+    errors=("bundle_disabled",),
+    sends_etag=True,
+)
 async def set_pack_enabled(
     app: OneTool, person: Person, name: str, switch: SwitchBody, precondition: Precondition = NO_CONDITION
 ) -> PackInfo:

@@ -47,7 +47,7 @@ class PreviewBody(ApiModel):
     args: JsonObject = Field(default_factory=dict)
 
 
-@action(WRITE)
+@action("POST /api/request-preview", "The first request of the call", WRITE)
 async def preview_request(_app: OneTool, _person: Person, call: PreviewBody) -> RequestView:
     """Show the request that an HTTP tool would send, without sending it."""
     return await run_in_thread(_build, call)

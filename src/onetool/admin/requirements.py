@@ -45,7 +45,13 @@ class RequirementsResult(ApiModel):
     difference: str = Field(description="Difference of the settings file")
 
 
-@action(ADMIN, "allowing hosts and storing secrets")
+@action(
+    "POST /api/requirements",
+    "What was added",
+    ADMIN,
+    "allowing hosts and storing secrets",
+    errors=("read_only", "duplicate"),
+)
 async def add_requirements(app: OneTool, person: Person, body: RequirementsBody) -> RequirementsResult:
     """Allow hosts and store secrets of imported tools."""
     _check_names(body)

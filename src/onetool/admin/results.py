@@ -3,14 +3,14 @@
 An agent has access only to its own results. Unknown, foreign and expired handles give the same error.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from onetool.admin.action import action
 from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Count, Flag, Number, Query, Text, absent, take_single
+from onetool.admin.model import ApiModel, Count, Flag, Number, Query, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.bundles.model import is_none
@@ -26,10 +26,10 @@ MISSING_REASONS = ("not_found", "expired")
 class WindowQuery(Query):
     offset: Number = Field(default=1, description="First line, character or match, counted from 1")
     limit: Number = Field(default=DEFAULT_LINES, description="Maximum number of lines, characters or matches")
-    search: Text = Field(default="", description="Regular expression; with fuzzy=true, words")
+    search: str = Field(default="", description="Regular expression; with fuzzy=true, words")
     fuzzy: Flag = Field(default=False, description="Rank lines by similarity")
     ignore_case: Flag = Field(default=False, description="Ignore case")
-    unit: Annotated[Unit, BeforeValidator(take_single)] = Field(default="auto", description="Unit of offset and limit")
+    unit: Unit = Field(default="auto", description="Unit of offset and limit")
 
 
 class ResultWindow(ApiModel):
@@ -49,7 +49,7 @@ class StoredMedium(NamedTuple):
     mime_type: str
 
 
-@action()
+@action("GET /api/results/{handle}", "Part of the result", is_redacted=False)
 async def read_result(app: OneTool, person: Person, handle: str, query: WindowQuery) -> ResultWindow:
     """Read part of a stored result."""
 
@@ -75,7 +75,7 @@ async def read_result(app: OneTool, person: Person, handle: str, query: WindowQu
         raise AdminError("invalid", error.message) from None
 
 
-@action()
+@action("GET /api/media/{handle}", "File content")
 async def read_medium(app: OneTool, person: Person, handle: str) -> StoredMedium:
     """Get an image or audio file."""
     try:

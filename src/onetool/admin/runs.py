@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync as run_in_thread
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from onetool.admin.action import action
 from onetool.admin.errors import AdminError
@@ -21,10 +21,8 @@ from onetool.admin.model import (
     Moments,
     Query,
     Size,
-    Text,
     Time,
     absent,
-    take_single,
 )
 from onetool.admin.person import Person
 from onetool.admin.recorded_calls import RecordedCall, find_run, list_recorded, make_not_found, show_line
@@ -47,27 +45,25 @@ NO_VALUES = StoredValues()
 
 
 class RunFilterQuery(Query):
-    agent: Text = Field(default="", description="Only runs of this agent")
-    actor: Text = Field(default="", description="Only runs of this token or subject, such as `token laptop`")
-    tool: Text = Field(default="", description="Only runs that called this tool")
-    text: Text = Field(default="", description="Only runs whose code, id, error or client contains this text")
-    state: Annotated[StateGroup, BeforeValidator(take_single)] = Field(
+    agent: str = Field(default="", description="Only runs of this agent")
+    actor: str = Field(default="", description="Only runs of this token or subject, such as `token laptop`")
+    tool: str = Field(default="", description="Only runs that called this tool")
+    text: str = Field(default="", description="Only runs whose code, id, error or client contains this text")
+    state: StateGroup = Field(
         default="",
         description="Only runs in this state; `failed` is every end without a value, `waiting` includes `halted`",
     )
-    error: Text = Field(default="", description="Only runs that failed with this type of error")
+    error: str = Field(default="", description="Only runs that failed with this type of error")
     min_ms: Milliseconds = Field(default=None, description="Minimum duration in milliseconds")
     max_ms: Milliseconds = Field(default=None, description="Maximum duration in milliseconds")
     since: Moments = Field(default=None, description="Only runs that started at this time or later (RFC 3339)")
     until: Moments = Field(default=None, description="Only runs that started before this time (RFC 3339)")
-    order: Annotated[Literal["newest", "oldest", "slowest"], BeforeValidator(take_single)] = Field(
-        default="newest", description="Order of the runs"
-    )
+    order: Literal["newest", "oldest", "slowest"] = Field(default="newest", description="Order of the runs")
 
 
 class RunListQuery(RunFilterQuery):
     page_size: Size = Field(default=200, description=SIZE_DESCRIPTION)
-    page_token: Text = Field(default="", description="nextPageToken of the previous page, with the same filters")
+    page_token: str = Field(default="", description="nextPageToken of the previous page, with the same filters")
 
 
 class Run(ApiModel):
@@ -119,7 +115,7 @@ class RunDetails(Run):
     )
 
 
-@action()
+@action("GET /api/runs", "Runs")
 async def list_runs(app: OneTool, person: Person, query: RunListQuery) -> RunList:
     """List runs."""
     after = parse_position(query.page_token)
@@ -141,7 +137,7 @@ async def list_runs(app: OneTool, person: Person, query: RunListQuery) -> RunLis
     )
 
 
-@action()
+@action("GET /api/runs/{runID}", "The run with its calls and values")
 async def show_run(app: OneTool, person: Person, run_id: str) -> RunDetails:
     """Get a run with its calls."""
     try:
@@ -161,7 +157,7 @@ async def show_run(app: OneTool, person: Person, run_id: str) -> RunDetails:
     return details
 
 
-@action()
+@action("GET /api/runs/export", "Runs with their calls and values, one per line")
 async def export_runs(app: OneTool, person: Person, query: RunFilterQuery) -> AsyncIterator[list[RunDetails]]:
     """Export runs as JSON Lines."""
     return _export(app, person, build_filter(person, query))

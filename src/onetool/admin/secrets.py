@@ -56,7 +56,13 @@ class SecretValue(ApiModel):
     value: Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS)]
 
 
-@action(ADMIN, "reading names of secrets")
+@action(
+    "GET /api/secrets",
+    "Names of secrets",
+    ADMIN,
+    "reading names of secrets",
+    errors=("read_only",),
+)
 async def list_secrets(app: OneTool, person: Person) -> SecretList:
     """List the names of secrets."""
     check_editable(app)
@@ -69,7 +75,12 @@ async def list_secrets(app: OneTool, person: Person) -> SecretList:
     )
 
 
-@action(ADMIN, "setting secrets")
+@action(
+    "PUT /api/secrets/{name}",
+    "The change",
+    ADMIN,
+    "setting secrets",
+)
 async def set_secret(
     app: OneTool, person: Person, name: str, query: EditQuery, body: SecretValue, *, directory: Path | None = None
 ) -> EditResult:
@@ -87,7 +98,12 @@ async def set_secret(
     return edited.model_copy(update={"notes": notes})
 
 
-@action(OWNER, "allowing tools to send secrets")
+@action(
+    "PUT /api/secret-uses",
+    "The change",
+    OWNER,
+    "allowing tools to send secrets",
+)
 async def set_secret_use(app: OneTool, person: Person, query: EditQuery, body: SecretUseInfo) -> EditResult:
     """Allow or disallow tools of a bundle to send a secret to an origin; needs scope `owner`."""
     return await change_secret_uses(app, person, query, [body.to_use()], is_allowed=body.is_allowed)
@@ -118,7 +134,12 @@ def plan_secret_uses(editor: SettingsEditor, uses: Iterable[SecretUse], *, is_al
     return [ItemChange(SECTION, bundle, entry) for bundle, entry in entries.items()]
 
 
-@action(ADMIN, "deleting secrets")
+@action(
+    "DELETE /api/secrets/{name}",
+    "The change",
+    ADMIN,
+    "deleting secrets",
+)
 async def delete_secret(
     app: OneTool, person: Person, name: str, query: EditQuery, *, directory: Path | None = None
 ) -> EditResult:

@@ -102,7 +102,12 @@ class AcceptedPins(ApiModel):
     accepted: dict[str, str] = Field(description="Differences by tool")
 
 
-@action(APPROVE, "reading servers")
+@action(
+    "GET /api/servers",
+    "The configured servers",
+    APPROVE,
+    "reading servers",
+)
 async def list_servers(app: OneTool, person: Person) -> ServerList:
     """List upstream servers and their states."""
     names = list(app.settings.servers)
@@ -111,13 +116,23 @@ async def list_servers(app: OneTool, person: Person) -> ServerList:
     return ServerList(servers=[ServerStatus(**_describe(app, name, entries[name])) for name in names])
 
 
-@action(APPROVE, "reading servers")
+@action(
+    "GET /api/servers/{name}",
+    "The server",
+    APPROVE,
+    "reading servers",
+)
 async def get_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     """Get an upstream server."""
     return await _get_details(app, name)
 
 
-@action(ADMIN, "adding servers")
+@action(
+    "POST /api/servers",
+    "The change",
+    ADMIN,
+    "adding servers",
+)
 async def add_servers(
     app: OneTool, person: Person, query: EditQuery, body: ServerAddition, *, directory: Path | None = None
 ) -> EditResult:
@@ -158,7 +173,12 @@ async def edit_servers(
     return planned[-1], edited
 
 
-@action(ADMIN, "changing servers")
+@action(
+    "PATCH /api/servers/{name}",
+    "The change",
+    ADMIN,
+    "changing servers",
+)
 async def change_server(
     app: OneTool,
     person: Person,
@@ -177,7 +197,12 @@ async def change_server(
     return await edit_entry(app, person, kind, change, query, precondition=precondition)
 
 
-@action(ADMIN, "removing servers")
+@action(
+    "DELETE /api/servers/{name}",
+    "The change",
+    ADMIN,
+    "removing servers",
+)
 async def remove_server(
     app: OneTool, person: Person, name: str, query: EditQuery, precondition: Precondition = NO_CONDITION
 ) -> EditResult:
@@ -187,7 +212,12 @@ async def remove_server(
     return await edit_entry(app, person, "servers.remove", change, query, precondition=precondition)
 
 
-@action(ADMIN, "starting servers")
+@action(
+    "POST /api/servers/{name}/start",
+    "The server",
+    ADMIN,
+    "starting servers",
+)
 async def start_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     """Start an upstream server."""
     upstream = _begin(app, person, "server.start", name)
@@ -200,14 +230,26 @@ async def start_server(app: OneTool, person: Person, name: str) -> ServerDetails
     return await _get_details(app, name)
 
 
-@action(ADMIN, "stopping servers")
+@action(
+    "POST /api/servers/{name}/stop",
+    "The server",
+    ADMIN,
+    "stopping servers",
+)
 async def stop_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     """Stop an upstream server."""
     await _begin(app, person, "server.stop", name).stop()
     return await _get_details(app, name)
 
 
-@action(ADMIN, "accepting changed tools")
+@action(
+    "POST /api/servers/{name}/accept",
+    "The accepted differences",
+    ADMIN,
+    "accepting changed tools",
+    command="onetool servers accept",
+    errors=("definitions_changed",),
+)
 async def accept_tools(
     app: OneTool, person: Person, name: str, body: PinAcceptance, *, accepts_hints: bool = True
 ) -> AcceptedPins:

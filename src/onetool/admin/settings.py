@@ -53,7 +53,13 @@ class AllowedHostsEntry(AllowedHosts):
     etag: str | None = Field(description="For If-Match; null if the settings have no list")
 
 
-@action(APPROVE, "reading changes of settings")
+@action(
+    "GET /api/settings/history",
+    "The last changes, newest first",
+    APPROVE,
+    "reading changes of settings",
+    watches="settings",
+)
 async def list_changes(app: OneTool, person: Person) -> SettingsHistory:
     """List changes of the settings."""
     return await run_in_thread(_read_history, app)
@@ -68,7 +74,12 @@ def _read_history(app: OneTool) -> SettingsHistory:
     return SettingsHistory(version=version, changes=changes)
 
 
-@action(ADMIN, "undoing changes of settings")
+@action(
+    "POST /api/settings/history/{changeID}/undo",
+    "The change",
+    ADMIN,
+    "undoing changes of settings",
+)
 async def undo_change(app: OneTool, person: Person, change_id: str, query: EditQuery) -> EditResult:
     """Undo a change of the settings."""
 
@@ -81,7 +92,13 @@ async def undo_change(app: OneTool, person: Person, change_id: str, query: EditQ
     return await edit(app, person, plan, query)
 
 
-@action(ADMIN, "reading settings")
+@action(
+    "GET /api/settings/hosts",
+    "The hosts",
+    ADMIN,
+    "reading settings",
+    errors=("read_only",),
+)
 async def list_hosts(app: OneTool, person: Person) -> AllowedHostsEntry:
     """Get the hosts that tools may call."""
     check_editable(app)
@@ -89,7 +106,12 @@ async def list_hosts(app: OneTool, person: Person) -> AllowedHostsEntry:
     return AllowedHostsEntry(hosts=list(app.settings.http.allowed_hosts), etag=item.etag)
 
 
-@action(ADMIN, "changing hosts")
+@action(
+    "PUT /api/settings/hosts",
+    "The change",
+    ADMIN,
+    "changing hosts",
+)
 async def set_hosts(
     app: OneTool, person: Person, query: EditQuery, body: AllowedHosts, precondition: Precondition = NO_CONDITION
 ) -> EditResult:
@@ -99,7 +121,12 @@ async def set_hosts(
     return await edit_entry(app, person, "hosts.change", change, query, precondition=precondition, names=names)
 
 
-@action(ADMIN, "changing hosts")
+@action(
+    "PATCH /api/settings/hosts",
+    "The change",
+    ADMIN,
+    "changing hosts",
+)
 async def change_hosts(
     app: OneTool, person: Person, query: EditQuery, body: HostChanges, *, directory: Path | None = None
 ) -> EditResult:

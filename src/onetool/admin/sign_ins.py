@@ -6,7 +6,7 @@ from pydantic import Field
 
 from onetool.admin.action import action
 from onetool.admin.errors import raising
-from onetool.admin.model import ApiModel, Query, Text
+from onetool.admin.model import ApiModel, Query
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
@@ -22,7 +22,7 @@ class SignInRequest(ApiModel):
 
 
 class SignOutQuery(Query):
-    account: Text = Field(default="", description="Account of the server; the first by default")
+    account: str = Field(default="", description="Account of the server; the first by default")
 
 
 class SignInStarted(ApiModel):
@@ -49,7 +49,12 @@ class ServerSignInList(ApiModel):
     sign_ins: list[ServerSignIn]
 
 
-@action(APPROVE, "reading sign-ins")
+@action(
+    "GET /api/sign-ins",
+    "The servers that can be signed in to",
+    APPROVE,
+    "reading sign-ins",
+)
 async def list_sign_ins(app: OneTool, person: Person, *, of_all_agents: bool = False) -> ServerSignInList:
     """List servers and whether the agent is signed in."""
     sign_ins = list[ServerSignIn]()
@@ -73,7 +78,12 @@ async def describe_sign_in(app: OneTool, identity: Identity) -> ServerSignIn:
     return ServerSignIn.model_validate({"name": identity.target.name, **await app.sign_ins.describe(identity)})
 
 
-@action(APPROVE, "signing out of servers")
+@action(
+    "DELETE /api/sign-ins/{name}",
+    "Whether there was a sign-in",
+    APPROVE,
+    "signing out of servers",
+)
 async def sign_out(app: OneTool, person: Person, name: str, query: SignOutQuery) -> SignOut:
     """Sign out of a server."""
     with raising("not_found", name=name):

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
 from anyio.to_thread import run_sync as run_in_thread
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import Field, create_model
 
 from onetool.admin.action import action
 from onetool.admin.errors import AdminError, raising
-from onetool.admin.model import ApiModel, Count, Query, Text, Time, absent, take_single
+from onetool.admin.model import ApiModel, Count, Query, Time, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
@@ -23,10 +23,10 @@ MONTH = re.compile(r"[0-9]{4}-[0-9]{2}", re.ASCII)
 
 
 class StatisticsQuery(Query):
-    period: Annotated[Literal[(*PERIODS, ALL_TIME)], BeforeValidator(take_single)] = Field(  # type: ignore[valid-type]
+    period: Literal[(*PERIODS, ALL_TIME)] = Field(  # type: ignore[valid-type]
         default=ALL_TIME, description="Period to summarize"
     )
-    tool: Text = Field(default="", description="Only this tool")
+    tool: str = Field(default="", description="Only this tool")
 
 
 def _create_model(shape: Any, **extra_fields: Any) -> type[ApiModel]:
@@ -45,7 +45,7 @@ Statistics = _create_model(StatsSummary, is_enabled=(bool, ...), problem=(str, a
 
 
 class SpendingQuery(Query):
-    month: Text = Field(default="", description="Only this month (UTC), such as 2027-01")
+    month: str = Field(default="", description="Only this month (UTC), such as 2027-01")
 
 
 class SpendingRow(ApiModel):
@@ -85,7 +85,7 @@ class ErrorGroupList(ApiModel):
     errors: list[ErrorGroup]
 
 
-@action()
+@action("GET /api/stats", "Statistics")
 async def show_statistics(app: OneTool, person: Person, query: StatisticsQuery) -> Statistics:  # type: ignore[valid-type]
     """Get statistics."""
     with raising("busy"):
@@ -101,7 +101,7 @@ def _summarize(app: OneTool, query: StatisticsQuery, agent: str | None) -> ApiMo
     return Statistics.model_validate({**values, "is_enabled": settings.enabled, "problem": recorder.problem or ""})
 
 
-@action()
+@action("GET /api/spending", "What each token used")
 async def list_spending(app: OneTool, person: Person, query: SpendingQuery) -> SpendingList:
     """Get the use of each token per month."""
     month = query.month
@@ -111,7 +111,7 @@ async def list_spending(app: OneTool, person: Person, query: SpendingQuery) -> S
     return SpendingList(spending=[SpendingRow.model_validate(row) for row in rows])
 
 
-@action()
+@action("GET /api/errors", "Failures in groups, the latest first")
 async def list_errors(app: OneTool, person: Person) -> ErrorGroupList:
     """List failures in groups."""
     groups = sorted(await _read_all(app, person, details.list_failures), key=lambda group: -group.last_at)

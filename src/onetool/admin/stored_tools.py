@@ -20,7 +20,6 @@ from onetool.admin.model import (
     PageResponse,
     Size,
     Tags,
-    Text,
 )
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
@@ -55,6 +54,7 @@ class StoredQuery(PageQuery):
 
 
 class BundlesQuery(StoredQuery):
+    LISTS: ClassVar = frozenset({"bundleIDs"})
     bundle_ids: Ids | None = BUNDLE_IDS
 
 
@@ -68,6 +68,7 @@ class StoredToolsQuery(StoredQuery):
     )
 
     ALIASES: ClassVar = ("pageSize",)
+    LISTS: ClassVar = frozenset({"bundleIDs", "tags"})
 
     @classmethod
     def read(cls, values: Mapping[str, list[str]]) -> Self:
@@ -78,7 +79,7 @@ class StoredToolsQuery(StoredQuery):
 
 
 class StoredSearchQuery(StoredQuery):
-    q: Annotated[Text, WithJsonSchema({"type": "string", "pattern": r"\S"})] = Field(
+    q: Annotated[str, WithJsonSchema({"type": "string", "pattern": r"\S"})] = Field(
         description="Search text; ignores case and accents and has no special characters"
     )
 
@@ -116,7 +117,7 @@ class FoundToolPage(PageResponse):
 # --- bundles ---------------------------------------------------------------------------------------------------------
 
 
-@action(READ)
+@action("GET /tools/bundles", "A page of bundles", READ)
 async def list_bundles(app: OneTool, _person: Person, query: BundlesQuery) -> BundlePage:
     """List bundles."""
     page = await app.bundles.read(
@@ -130,13 +131,19 @@ async def list_bundles(app: OneTool, _person: Person, query: BundlesQuery) -> Bu
     return BundlePage(bundles=page.items, next_page_token=page.next_token or "")
 
 
-@action(READ)
+@action("GET /tools/bundles/{bundleID}", "The bundle", READ)
 async def get_bundle(app: OneTool, _person: Person, bundle_id: str) -> Bundle:
     """Get a bundle."""
     return await app.bundles.read(lambda store: store.get_bundle(bundle_id))
 
 
-@action(WRITE)
+@action(
+    "PUT /tools/bundles/{bundleID}",
+    "The bundle was replaced",
+    WRITE,
+    errors=("builtin_read_only", "slug_taken", "duplicate"),
+    created="The bundle was created",
+)
 async def put_bundle(
     app: OneTool, person: Person, bundle_id: str, draft: BundleBody, precondition: Precondition = NO_CONDITION
 ) -> tuple[Bundle, bool]:
@@ -162,7 +169,12 @@ async def put_bundle(
     return bundle, is_new
 
 
-@action(WRITE)
+@action(
+    "PATCH /tools/bundles/{bundleID}",
+    "The bundle",
+    WRITE,
+    errors=("builtin_read_only",),
+)
 async def set_bundle_enabled(
     app: OneTool, person: Person, bundle_id: str, switch: SwitchBody, precondition: Precondition = NO_CONDITION
 ) -> Bundle:
@@ -179,7 +191,12 @@ async def set_bundle_enabled(
     return bundle
 
 
-@action(WRITE)
+@action(
+    "DELETE /tools/bundles/{bundleID}",
+    "Deleted",
+    WRITE,
+    errors=("builtin_read_only", "bundle_not_empty"),
+)
 async def delete_bundle(
     app: OneTool, person: Person, bundle_id: str, precondition: Precondition = NO_CONDITION
 ) -> None:
@@ -210,7 +227,7 @@ async def delete_bundle_with_tools(app: OneTool, person: Person, bundle_id: str)
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 
-@action(READ)
+@action("GET /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}", "The tool", READ)
 async def get_tool(app: OneTool, person: Person, bundle_id: str, tool_slug: str, version: str) -> StoredToolView:
     """Get a tool."""
     tool = await find_tool(app, bundle_id, tool_slug, version)
@@ -224,7 +241,13 @@ async def find_tool(app: OneTool, bundle_id: str, tool_slug: str, version: str) 
     return await _refresh(app, await app.bundles.read(lambda store: store.get_tool(bundle_id, tool_slug, version)))
 
 
-@action(WRITE)
+@action(
+    "PUT /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}",
+    "The tool was created",
+    WRITE,
+    status=201,
+    errors=("builtin_read_only", "bundle_disabled", "duplicate"),
+)
 async def put_tool(
     app: OneTool,
     person: Person,
@@ -254,7 +277,12 @@ async def put_tool(
     return (await _refresh(app, tool)).to_view()
 
 
-@action(WRITE)
+@action(
+    "PATCH /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}",
+    "The tool",
+    WRITE,
+    errors=("builtin_read_only", "bundle_disabled"),
+)
 async def set_version_enabled(
     app: OneTool,
     person: Person,
@@ -280,7 +308,12 @@ async def set_version_enabled(
     return (await _refresh(app, tool)).to_view()
 
 
-@action(WRITE)
+@action(
+    "DELETE /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}",
+    "Deleted",
+    WRITE,
+    errors=("builtin_read_only",),
+)
 async def delete_tool(
     app: OneTool,
     person: Person,
@@ -301,7 +334,7 @@ async def delete_tool(
 # --- all bundles -----------------------------------------------------------------------------------------------------
 
 
-@action(READ)
+@action("GET /tools/tools /tools", "A page of tools", READ)
 async def list_tools(app: OneTool, person: Person, query: StoredToolsQuery) -> StoredToolPage:
     """List the tools of all bundles."""
 
@@ -318,7 +351,7 @@ async def list_tools(app: OneTool, person: Person, query: StoredToolsQuery) -> S
     return StoredToolPage(tools=tools, next_page_token=token)
 
 
-@action(READ)
+@action("GET /tools/tools/search /tools/search", "Matching tools, best first", READ)
 async def search_tools(app: OneTool, person: Person, query: StoredSearchQuery) -> FoundToolPage:
     """Search the tools of all bundles."""
 

@@ -82,7 +82,12 @@ class RevokedToken(ApiModel):
     revoked: str
 
 
-@action(ADMIN, "reading tokens")
+@action(
+    "GET /api/tokens",
+    "Tokens",
+    ADMIN,
+    "reading tokens",
+)
 async def list_tokens(app: OneTool, person: Person) -> TokenList:
     """List tokens."""
     accepted = await run_in_thread(_list_accepted, app)
@@ -90,7 +95,14 @@ async def list_tokens(app: OneTool, person: Person) -> TokenList:
     return TokenList(tokens=tokens, agents=sorted(app.settings.agents), scopes=_list_grantable(person))
 
 
-@action(ADMIN, "creating tokens")
+@action(
+    "POST /api/tokens",
+    "The token, which is not shown again",
+    ADMIN,
+    "creating tokens",
+    status=201,
+    errors=("duplicate",),
+)
 async def create_token(app: OneTool, person: Person, draft: TokenDraft) -> CreatedToken:
     """Create a token."""
     _check_grant(app, person, draft)
@@ -100,7 +112,12 @@ async def create_token(app: OneTool, person: Person, draft: TokenDraft) -> Creat
         return await _change(app, partial(_create, app, person, draft))
 
 
-@action(ADMIN, "revoking tokens")
+@action(
+    "DELETE /api/tokens/{name}",
+    "The token was revoked",
+    ADMIN,
+    "revoking tokens",
+)
 async def revoke_token(app: OneTool, person: Person, name: str) -> RevokedToken:
     """Revoke a token."""
     accepted = await run_in_thread(_list_accepted, app)

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from anyio.to_thread import run_sync as run_in_thread
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from onetool.admin.action import WRITE, action
 from onetool.admin.catalog import CatalogFilter, Kind, ToolCatalog, get_kind, get_version
@@ -18,10 +18,8 @@ from onetool.admin.model import (
     Flag,
     PageQuery,
     PageResponse,
-    Text,
     Time,
     absent,
-    take_single,
 )
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
@@ -50,11 +48,9 @@ Permissions = list[Literal["read", "write", "exec", "network"]]
 
 
 class ToolsQuery(PageQuery):
-    q: Text = Field(default="", description="Search text")
-    pack: Text = Field(default="", description="Only tools of this pack")
-    kind: Annotated[Kind, BeforeValidator(take_single)] | None = Field(
-        default=None, description="Only tools of this kind"
-    )
+    q: str = Field(default="", description="Search text")
+    pack: str = Field(default="", description="Only tools of this pack")
+    kind: Kind | None = Field(default=None, description="Only tools of this kind")
     is_enabled: Flag | None = Field(default=None, description="true: only enabled tools; false: only disabled tools")
 
 
@@ -127,7 +123,7 @@ class ToolPage(PageResponse):
 # --- a list ----------------------------------------------------------------------------------------------------------
 
 
-@action()
+@action("GET /api/tools", "A page of tools; with q, best matches first", errors=("permission_denied",))
 async def list_tools(app: OneTool, person: Person, query: ToolsQuery) -> ToolPage:
     """List or search tools of every kind."""
     context = person.open_context(app)
@@ -175,7 +171,12 @@ def _list_unlisted(app: OneTool, context: ToolContext) -> list[UnlistedServer]:
 # --- one -------------------------------------------------------------------------------------------------------------
 
 
-@action()
+@action(
+    "GET /api/tools/{name}",
+    "The tool with all details",
+    errors=("permission_denied",),
+    has_etag=True,
+)
 async def get_tool(app: OneTool, person: Person, name: str) -> ToolDetails:
     """Get a tool with all details."""
     tool = await ToolCatalog(app, person.open_context(app)).find(name)
@@ -209,7 +210,12 @@ def _list_versions(app: OneTool, tool: Tool) -> list[StoredTool]:
     return sorted(map(source.apply_state, versions), key=attrgetter("modified_at"))
 
 
-@action(WRITE)
+@action(
+    "PATCH /api/tools/{name}",
+    "The tool",
+    WRITE,
+    errors=("bundle_disabled",),
+)
 async def set_tool_enabled(
     app: OneTool, person: Person, name: str, switch: SwitchBody, precondition: Precondition = NO_CONDITION
 ) -> ToolLine:

@@ -3,35 +3,26 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import check_settings
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_actions, add_json
-from onetool.cli.settings_edits import add_edit_options, choose_directory, print_edit, read_query
-from onetool.cli.terminal import CommandOutput
+from onetool.cli.invocation import Invocation
+from onetool.cli.options import Actions, add_edit_options
 from onetool.errors import ArgumentError, ToolError
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.admin.agents import AgentInfo
-    from onetool.app import OneTool
 
 EXIT_STATUS = {"allow": 0, "ask": 3, "deny": 1}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    listing, check, change, remove = add_actions(
-        parser,
-        {
-            "list": "List agents and their permissions",
-            "check": "Show whether an agent may make a call, without making it",
-            "set": "Create an agent, or change its settings",
-            "remove": "Remove an agent from the settings",
-        },
-    )
+    actions = Actions(parser)
+    actions.add("list", _list, "List agents and their permissions")
+    check = actions.add("check", _check, "Show whether an agent may make a call, without making it")
+    change = actions.add("set", _set, "Create an agent, or change its settings")
+    remove = actions.add("remove", _remove, "Remove an agent from the settings")
     check.add_argument("call", metavar="CALL", help="the call as code, such as 'fs.read(path=\"a.txt\")'")
     check.add_argument("--agent", default="default", metavar="NAME", help="name of the agent (default: default)")
-    add_json(listing, check)
     change.add_argument("name", metavar="NAME", help="name of the agent")
     change.add_argument(
         "values",
@@ -44,23 +35,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_edit_options(remove)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
-    check_settings(app, output)
-    actions = {"list": _list, "check": _check, "set": _set, "remove": _remove}
-    return await actions[options.action](app, options, output)
+def check(options: Namespace) -> None:
+    if options.action == "check":
+        from onetool.admin.permission_check import parse_call
+
+        try:
+            parse_call(options.call)
+        except ArgumentError as error:
+            options.usage_error(error.message)
 
 
-async def _list(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def _list(command: Invocation) -> None:
     from onetool.admin.agents import get_agent, list_agents
 
-    person = identify_owner()
-    agents = (await list_agents(app, person)).agents
-    if options.json:
-        details = [await get_agent(app, person, agent.name) for agent in agents]
-        output.write_json({"agents": [{"name": agent.name, **agent.effective} for agent in details]})
-    else:
-        output.write_lines(map(_render, agents))
-    return 0
+    agents = (await command.do(list_agents)).agents
+    details = [await command.do(get_agent, agent.name) for agent in agents]
+    command.show({"agents": [{"name": agent.name, **agent.effective} for agent in details]}, map(_render, agents))
 
 
 def _render(agent: "AgentInfo") -> str:
@@ -70,36 +60,25 @@ def _render(agent: "AgentInfo") -> str:
     return f"{agent.name}  [{', '.join(sorted(agent.permissions))}], {tools}{hosts}, policy {policy}"
 
 
-async def _check(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def _check(command: Invocation) -> int:
     from onetool.admin.agents import CallCheck, check_call
-    from onetool.admin.permission_check import parse_call
 
-    try:
-        parse_call(options.call)
-    except ArgumentError as error:
-        options.usage_error(error.message)
-    verdict = await check_call(app, identify_owner(), options.agent, CallCheck.parse({"call": options.call}))
-    fields = ("tool", "effects", "note")
-    if options.json:
-        decision = verdict.model_dump(include={"decision", "reason", *fields})
-        output.write_json(app.redact.redact_data({**decision, "agent": options.agent}))
-    else:
-        details = [f"{name}: {getattr(verdict, name)}" for name in fields if getattr(verdict, name)]
-        output.write(app.redact("\n".join([f"{verdict.decision}: {verdict.reason}", *details, ""])))
+    agent = command.options.agent
+    verdict = await command.do(check_call, agent, CallCheck.parse({"call": command.options.call}))
+    data = verdict.model_dump(include={"decision", "reason", "tool", "effects", "note"})
+    details = (f"{name}: {data[name]}" for name in ("tool", "effects", "note") if data[name])
+    command.show({**data, "agent": agent}, [f"{verdict.decision}: {verdict.reason}", *details])
     return EXIT_STATUS[verdict.decision]
 
 
-async def _set(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def _set(command: Invocation) -> None:
     from onetool.admin.agents import change_agent
     from onetool.admin.settings_edits import SettingsPatch
 
-    patch = SettingsPatch(settings=_read_patch(options.values))
-    directory = choose_directory(app, options)
-    edited = await change_agent(
-        app, identify_owner(), options.name, query=read_query(options), body=patch, directory=directory
-    )
-    print_edit(app, options, output, edited)
-    return 0
+    patch = SettingsPatch(settings=_read_patch(command.options.values))
+    query = command.edit_query
+    edited = await command.do(change_agent, command.options.name, query=query, body=patch, directory=command.directory)
+    command.show_edit(edited)
 
 
 def _read_patch(texts: list[str]) -> JsonObject:
@@ -119,8 +98,8 @@ def _read_patch(texts: list[str]) -> JsonObject:
     return patch
 
 
-async def _remove(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def _remove(command: Invocation) -> None:
     from onetool.admin.agents import remove_agent
 
-    print_edit(app, options, output, await remove_agent(app, identify_owner(), options.name, read_query(options)))
-    return 0
+    edited = await command.do(remove_agent, command.options.name, command.edit_query)
+    command.show_edit(edited)

@@ -1,38 +1,28 @@
 """List calls that wait for approval."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import check_settings
 from onetool.cli.approver import describe_call
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_json
-from onetool.cli.terminal import CommandOutput
+from onetool.cli.invocation import Invocation
 from onetool.state.run_records import SHORT_ID_CHARS
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.admin.recorded_calls import Approval
-    from onetool.app import OneTool
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_json(parser)
+    pass
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def execute(command: Invocation) -> None:
     from onetool.admin.approvals import list_approvals
 
-    check_settings(app, output)
-    waiting = await list_approvals(app, identify_owner())
-    if options.json:
-        output.write_json(waiting.model_dump())
-    elif not waiting.approvals:
-        output.write("No calls wait for approval.\n")
-    else:
-        output.write_lines(line for approval in waiting.approvals for line in _describe(approval))
-    return 0
+    waiting = await command.do(list_approvals)
+    lines = (line for approval in waiting.approvals for line in _describe(approval))
+    command.show(waiting.model_dump(), lines, "No calls wait for approval.")
 
 
 def _describe(approval: "Approval") -> Iterator[str]:

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from onetool.cli.approver import add_decision_arguments, decide, find_waiting, run_guarded
+from onetool.cli.approver import add_decision_arguments, decide, find_waiting
+from onetool.cli.invocation import Invocation
 from onetool.errors import ToolError
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonObject
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from onetool.state.run_records import RunRecord
 
 MAX_EXAMPLES = 3
+IS_GUARDED = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,17 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_decision_arguments(parser)
 
 
-def main(options: argparse.Namespace) -> int:
+def check(options: argparse.Namespace) -> None:
     if (options.count is not None or options.duration is not None) and options.grant is None:
         options.usage_error("--count and --for require --grant")
     if options.outcome and not options.call:
         options.usage_error(f"--{options.outcome} requires --call")
-    return run_guarded(options, lambda app: _decide(app, options))
 
 
-async def _decide(app: "OneTool", options: argparse.Namespace) -> int:
+async def execute(command: Invocation) -> None:
     from onetool.admin.approvals import DecisionRequest
 
+    app = command.app
+    options = command.options
     run, waiting = find_waiting(app, options.run)
     app.runs.check_starter(run)
     calls = _select_calls(waiting, options.call, "unknown" if options.outcome else "pending")
@@ -77,7 +80,7 @@ async def _decide(app: "OneTool", options: argparse.Namespace) -> int:
     todo = f"Record as {options.outcome}: {{}}" if options.outcome else "Approve {}"
     done = f"Recorded {{}} as {options.outcome}" if options.outcome else "Approved {}"
     grants = _describe_grants(app, run, request)
-    return await decide(app, options, waiting, calls, request, todo=todo, done=done, more=grants)
+    await decide(command, waiting, calls, request, todo=todo, done=done, more=grants)
 
 
 def _select_calls(waiting: "Approval", numbers: Sequence[int], state: str) -> "list[ApprovalCall]":

@@ -7,15 +7,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import check_settings
-from onetool.cli.identity import identify_owner, user_name
-from onetool.cli.signals import run_cancellable
-from onetool.cli.terminal import CommandOutput
+from onetool.cli.invocation import Invocation, identify_owner, user_name
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
@@ -28,36 +24,9 @@ if TYPE_CHECKING:
     from onetool.runs.questions import Approver
     from onetool.state.run_records import RunRecord
 
-T = TypeVar("T")
 TERMINAL = Path("CON" if sys.platform == "win32" else "/dev/tty")
 TOKEN_VARIABLE = "ONETOOL_TOKEN"  # noqa: S105 - the name of a variable
-# ONETOOL_STORE chooses the runs as well as the tokens, so it approves nothing in another store.
-VARIABLES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_KEY", "ONETOOL_STORE", "ONETOOL_TRUST"})
 YES = frozenset({"y", "yes"})
-
-
-def run_guarded(options: argparse.Namespace, work: Callable[["OneTool"], Awaitable[T]]) -> T:
-    """Run a coroutine function with OneTool, for a decision of a person."""
-
-    async def open_and_work() -> T:
-        async with open_guarded(options) as app:
-            return await work(app)
-
-    return run_cancellable(open_and_work)
-
-
-@asynccontextmanager
-async def open_guarded(options: argparse.Namespace) -> "AsyncIterator[OneTool]":
-    """Open OneTool for a decision of a person.
-
-    The caller sets the environment of the command: settings there must not decide who may approve.
-    """
-    from onetool.app import OneTool
-
-    given = {name: value for name, value in os.environ.items() if name in VARIABLES or not name.startswith("ONETOOL_")}
-    async with OneTool.from_files(options.config, environment=given) as app:
-        check_settings(app)
-        yield app
 
 
 def find_waiting(app: "OneTool", run_id: str) -> "tuple[RunRecord, Approval]":
@@ -80,12 +49,10 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKEN",
         help=f"token of scope approve, instead of a confirmation in the terminal (default: ${TOKEN_VARIABLE})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 async def decide(
-    app: "OneTool",
-    options: argparse.Namespace,
+    command: Invocation,
     waiting: "Approval",
     calls: "Sequence[ApprovalCall]",
     request: "DecisionRequest",
@@ -93,23 +60,22 @@ async def decide(
     todo: str,
     done: str,
     more: Iterable[str] = (),
-) -> int:
+) -> None:
     """Let a person confirm a decision about calls, then apply and print it.
 
     `todo` and `done` are sentences with `{}` for the calls. `more` are lines that a person reads after the calls.
     """
     from onetool.admin.approvals import decide_calls
 
+    app = command.app
     head = todo.format(f"{pluralize(len(calls), 'call')} of run {waiting.run} (agent {waiting.agent})")
     lines = [f"{head}:", *(line for call in calls for line in describe_call(call)), *more]
-    person = await confirm_person(app, options.token, lines)
+    person = await confirm_person(app, command.options.token, lines)
     numbers = (await decide_calls(app, person, waiting.run, request)).calls
     text = done.format(f"{pluralize(len(numbers), 'call')} of run {waiting.run}")
     after = "The run was stopped." if request.stop else describe_after(app, waiting.run)
     decision = "stop" if request.stop else request.decision
-    data = json.dumps({"run": waiting.run, "decision": decision, "calls": numbers})
-    print(data if options.json else f"{text}. {after}")
-    return 0
+    command.show({"run": waiting.run, "decision": decision, "calls": numbers}, [f"{text}. {after}"])
 
 
 async def confirm_person(app: "OneTool", token: str | None, lines: Iterable[str]) -> "Person":
@@ -163,14 +129,16 @@ def _check_token(app: "OneTool", given: str) -> "Person":
     return Person(f"token {token.name}", token.scope, transport="cli")
 
 
-def find_terminal_approver(app: "OneTool", agent: str, output: CommandOutput) -> "Approver | None":
+def find_terminal_approver(command: Invocation) -> "Approver | None":
     """Return the person at the terminal, if the policy of the agent asks. The shared server has no terminal."""
+    app = command.app
+    agent = command.options.agent
     if app.config_error is not None or agent not in app.settings.agents:
         return None  # the command says what is wrong
     policy, _ = app.agents.get_policy(agent)
     if not policy.can_ask:
         return None
-    if output.is_remote:
+    if command.output.is_remote:
         from onetool.cli.remote import NotRemote
 
         raise NotRemote

@@ -1,17 +1,14 @@
 """Show who changed or called what, newest first."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import check_settings
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_json
-from onetool.cli.terminal import CommandOutput, format_table
+from onetool.cli.invocation import Invocation
+from onetool.cli.terminal import format_list
 from onetool.util.invisible import escape_invisible
 
 if TYPE_CHECKING:
-    from onetool.admin.audit import AuditPageQuery, AuditRecord
-    from onetool.app import OneTool
+    from onetool.admin.audit import AuditRecord
 
 DEFAULT_LIMIT = 20
 HEADINGS = ("time", "kind", "who", "agent", "what", "outcome")
@@ -31,41 +28,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     text = f"maximum number of records (default: {DEFAULT_LIMIT})"
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help=text)
     parser.add_argument("--json-lines", action="store_true", help="print all matching records as they are stored")
-    add_json(parser)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
-    from onetool.admin.audit import AuditPageQuery, export_records
-    from onetool_child.data import text
+async def execute(command: Invocation) -> None:
+    from onetool.admin.audit import AuditPageQuery, export_records, list_records
 
-    check_settings(app, output)
-    filters = {name: getattr(options, name) for name in ("kind", *FILTERS)}
-    query = AuditPageQuery().model_copy(update=filters)
-    if options.json_lines:
-        async for batch in await export_records(app, identify_owner(), query):
-            output.write("".join(f"{text(app.redact.redact_data(record))}\n" for record in batch))
-        return 0
-    records = await _list(app, query, options.limit)
-    if options.json:
-        output.write_json(app.redact.redact_data({"records": [record.model_dump() for record in records]}))
-    elif not records:
-        output.write("No records match.\n")
-    else:
-        output.write_lines(map(app.redact, format_table([HEADINGS, *map(_format_row, records)])))
-    return 0
-
-
-async def _list(app: "OneTool", query: "AuditPageQuery", limit: int) -> "list[AuditRecord]":
-    from onetool.admin.audit import list_records
-
-    records: list[AuditRecord] = []
-    position: str | None = ""
-    while position is not None and len(records) < limit:
-        update = {"page_size": limit - len(records), "page_token": position}
-        page = await list_records(app, identify_owner(), query.model_copy(update=update))
-        records += page.records
-        position = page.next_page_token
-    return records
+    query = AuditPageQuery().model_copy(update={name: getattr(command.options, name) for name in ("kind", *FILTERS)})
+    if command.options.json_lines:
+        async for batch in await command.do(export_records, query):
+            command.write_json_lines(batch)
+        return
+    records = await command.list_all(list_records, query, command.options.limit)
+    lines = format_list(HEADINGS, map(_format_row, records))
+    command.show({"records": [record.model_dump() for record in records]}, lines, "No records match.")
 
 
 def _format_row(record: "AuditRecord") -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.cli.options import add_json, find_command_directories, print_json
+from onetool.cli.options import find_command_directories, print_result
 from onetool.cli.terminal import print_notices
 from onetool.errors import ToolError
 from onetool.util.text import pluralize
@@ -30,7 +30,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--secrets", action="store_true", help="include secrets.yaml, keys and sign-ins; store the archive safely"
     )
-    add_json(parser)
 
 
 def main(options: Namespace) -> int:
@@ -55,13 +54,9 @@ def _save(options: Namespace) -> int:
     notes = _list_notes(contents)
     with open_state(loaded) as state:
         notes += [state.backup_note] if state.backup_note else []
-    if options.json:
-        shown = {"file": str(target), "files": contents.files, "bytes": contents.bytes, "notes": notes}
-        print_json(shown)
-        return 0
-    print(f"Saved {pluralize(contents.files, 'file')} of {loaded.directories.data} in {target}.")
-    for note in notes:
-        print(f"Note: {note}")
+    done = f"Saved {pluralize(contents.files, 'file')} of {directories.data} in {target}."
+    data = {"file": str(target), "files": contents.files, "bytes": contents.bytes, "notes": notes}
+    print_result(options, data, [done, *(f"Note: {note}" for note in notes)])
     return 0
 
 
@@ -95,8 +90,7 @@ def _restore(options: Namespace) -> int:
             f"servers are running (processes {processes})", hint="stop them first, or `onetool daemon stop`"
         )
     contents = restore_archive(Path.cwd() / options.archive, directories.data)
-    if options.json:
-        print_json({"directory": str(directories.data), "files": contents.files, "bytes": contents.bytes}, indent=None)
-    else:
-        print(f"Restored {pluralize(contents.files, 'file')} in {directories.data}. Check them with: onetool doctor")
+    done = f"Restored {pluralize(contents.files, 'file')} in {directories.data}. Check them with: onetool doctor"
+    data = {"directory": str(directories.data), "files": contents.files, "bytes": contents.bytes}
+    print_result(options, data, [done])
     return 0

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.app_runner import check_settings, run_here
 from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import FAILED, WAITING
-from onetool.cli.identity import make_caller
-from onetool.cli.options import add_agent, add_json
-from onetool.cli.terminal import CommandOutput
+from onetool.cli.invocation import Invocation, make_caller
+from onetool.cli.options import add_agent
 from onetool.core.bus.bind import expand_name
 from onetool.core.names import python_name
 from onetool.core.render import render
@@ -25,6 +23,9 @@ from onetool_child.json_types import JsonObject
 if TYPE_CHECKING:
     from onetool.app import OneTool
 
+CHECKS_SETTINGS = False  # only if the shared server makes the call
+JSON = "print errors as JSON: {ok, error}"
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the tool, such as machine.disk")
@@ -37,20 +38,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_agent(parser)
     parser.add_argument("--account", default="", metavar="ACCOUNT", help="account of the server (default: the first)")
-    add_json(parser, text="print errors as JSON: {ok, error}")
 
 
-def main(options: Namespace) -> int:
-    _split_arguments(options)  # report usage errors before anything is opened
-    return run_here(execute, options)
+def check(options: Namespace) -> None:
+    options.texts = _split_arguments(options)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
-    texts = _split_arguments(options)
-    approver = find_terminal_approver(app, options.agent, output)
-    check_settings(app, output)
+async def execute(command: Invocation) -> int:
+    app = command.app
+    options = command.options
+    output = command.output
+    approver = find_terminal_approver(command)
+    command.check_settings()
     with output.progress(f"calling {options.name}"):
-        arguments = await _parse_arguments(app, options.name, texts)
+        arguments = await _parse_arguments(app, options.name, options.texts)
         context = app.runs.open_context(make_caller(options.agent), ask=approver)
         context = replace(context, account=options.account)
         result = await app.bus.call_tool(options.name, arguments, context)

@@ -33,6 +33,7 @@ from onetool.state.documents import DocumentFile, Documents
 from onetool.util import yaml_loader
 from onetool_child.json_types import JsonObject
 
+WITHOUT_JSON = frozenset({""})
 MAX_FILES = 2000
 SHIPPED = Path(__file__).parents[2]
 FILES = ":files"
@@ -155,7 +156,7 @@ def _candidates(words: list[str]) -> Iterable[str]:
         return map(str, place.choices or ()) if place else ()
     if place.dest in {"config", "file", "html", "folder"}:
         return [FILES]
-    source = _SOURCES.get((name, place.dest)) or _SOURCES.get(("", place.dest))
+    source = _SOURCES.get(f"{name} {place.dest}") or _SOURCES.get(place.dest)
     return source(_Names(config), current, given) if source else ()
 
 
@@ -287,27 +288,21 @@ def _mapping(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-# Candidates by command and argument; an empty command means any.
-_SOURCES: dict[tuple[str, str], Callable[[_Names, str, list[str]], Iterable[str]]] = {
-    ("call", "name"): _Names.packs_or_tools,
-    **dict.fromkeys([("tools", each) for each in ("pattern", "enable", "disable")], _Names.packs_or_tools),
-    ("help", "query"): _Names.packs_or_tools,
-    ("search", "query"): _Names.packs_or_tools,
-    ("stats", "tool"): _Names.packs_or_tools,
-    ("serve", "expose"): _Names.packs_or_tools,
-    ("call", "arguments"): _Names.arguments,
-    ("", "agent"): _Names.agents,
-    ("test", "pack"): _Names.extension_packs,
-    ("dev", "pack"): _Names.extension_packs,
+# Candidates by command, or any, and argument.
+_SOURCES: dict[str, Callable[[_Names, str, list[str]], Iterable[str]]] = {
+    **dict.fromkeys(("call name", "tools pattern", "tools enable", "tools disable"), _Names.packs_or_tools),
+    **dict.fromkeys(("help query", "search query", "stats tool", "serve expose"), _Names.packs_or_tools),
+    "call arguments": _Names.arguments,
+    "agent": _Names.agents,
+    "test pack": _Names.extension_packs,
+    "dev pack": _Names.extension_packs,
     **dict.fromkeys(
-        [("servers " + action, "server") for action in ("accept", "remove", "enable", "disable")],
+        (f"servers {action} server" for action in ("accept", "remove", "enable", "disable", "start", "stop")),
         lambda names, *_: names.section("servers"),
     ),
-    ("hosts remove", "hosts"): lambda names, *_: names.section("http").get("allowedHosts") or (),
-    ("token revoke", "name"): _Names.tokens,
-    ("bundles export", "slug"): lambda names, *_: names._bundles,  # noqa: SLF001
-    ("bundles enable", "what"): _Names.bundles_or_tools,
-    ("bundles disable", "what"): _Names.bundles_or_tools,
-    ("bundles delete", "what"): _Names.bundles_or_tools,
-    ("import", "source"): _Names.clients,
+    "hosts remove hosts": lambda names, *_: names.section("http").get("allowedHosts") or (),
+    "token revoke name": _Names.tokens,
+    "bundles export slug": lambda names, *_: names._bundles,  # noqa: SLF001
+    **dict.fromkeys((f"bundles {action} what" for action in ("enable", "disable", "delete")), _Names.bundles_or_tools),
+    "import source": _Names.clients,
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onetool import paths
-from onetool.cli.options import add_json, print_json
+from onetool.cli.options import print_result
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
 from onetool.clients import json_edit, text_files, toml_edit
@@ -54,7 +54,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="working directory of OneTool (OT_CWD)")
     parser.add_argument("--command", metavar="COMMAND", help="command that starts OneTool, such as onetool")
-    add_json(parser)
 
 
 def main(options: Namespace) -> int:
@@ -65,10 +64,8 @@ def main(options: Namespace) -> int:
     diff = text_files.diff(plan.before, plan.text, redact)
     with blocked_signals():
         backup = text_files.write(plan.before, plan.text) if options.write and plan.changes else None
-    if options.json:
-        print_json(_to_json(plan, options, diff, backup))
-    else:
-        print(_render_text(plan, options, diff, backup))
+    print_result(options, _to_json(plan, options, diff, backup), [_render_text(plan, options, diff, backup)])
+    if not options.json:
         machine = current_machine()
         directories = paths.find_directories(
             os.environ, machine.working_dir, getattr(options, "config", None), machine.home

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from onetool.cli.options import add_actions, add_json, print_json
+from onetool.cli.options import Actions, print_result
 from onetool.cli.terminal import Progress, format_table, print_notices
 from onetool.daemon_client import ask_daemon, find_socket
 from onetool.errors import ToolError
@@ -21,6 +21,7 @@ from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
+WITHOUT_JSON = frozenset({"stop", "restart", "logs"})
 DEFAULT_LINES = 20
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
@@ -33,16 +34,11 @@ EMPTY_STATUS: JsonObject = {"pid": None, "version": None, "clients": [], "applic
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    status, _, _, logs = add_actions(
-        parser,
-        {
-            "status": "Show the shared server, its clients and its applications",
-            "stop": "Stop the shared server and wait until it has ended",
-            "restart": "Stop the shared server; connected clients start a new one",
-            "logs": "Show the log of the shared server",
-        },
-    )
-    add_json(status)
+    actions = Actions(parser)
+    actions.add("status", _show_status, "Show the shared server, its clients and its applications")
+    actions.add("stop", _stop, "Stop the shared server and wait until it has ended")
+    actions.add("restart", _stop, "Stop the shared server; connected clients start a new one")
+    logs = actions.add("logs", _show_log, "Show the log of the shared server")
     logs.add_argument(
         "-n",
         "--lines",
@@ -55,30 +51,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> int:
-    if options.action == "logs":
-        return _show_log(options)
-    if options.action == "status":
-        return _show_status(_ask_status(), as_json=options.json)
-    return _stop(is_restart=options.action == "restart")
-
-
-def _ask_status() -> JsonObject | None:
-    try:
-        return ask_daemon({"kind": "status"})
-    except TimeoutError as error:
-        raise ToolError(str(error), hint="`onetool daemon stop` ends it; clients start a new one") from None
+    options.work(options)
+    return 0
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def _show_status(found: JsonObject | None, *, as_json: bool) -> int:
-    if as_json:
-        fields = {name: value for name, value in (found or EMPTY_STATUS).items() if name not in {"ok", "installation"}}
-        print_json(fields)
-    else:
-        print(NOT_RUNNING if found is None else "\n".join(_describe(found)))
-    return 0
+def _show_status(options: Namespace) -> None:
+    try:
+        found = ask_daemon({"kind": "status"})
+    except TimeoutError as error:
+        raise ToolError(str(error), hint="`onetool daemon stop` ends it; clients start a new one") from None
+    fields = {name: value for name, value in (found or EMPTY_STATUS).items() if name not in {"ok", "installation"}}
+    print_result(options, fields, [NOT_RUNNING] if found is None else _describe(found))
 
 
 def _describe(found: JsonObject) -> Iterator[str]:
@@ -113,13 +99,13 @@ def _to_time(seconds: float) -> str:
 # --- stop -------------------------------------------------------------------------------------------------------------
 
 
-def _stop(*, is_restart: bool) -> int:
+def _stop(options: Namespace) -> None:
     """Stop the server and wait until its process has ended. A server that does not respond is killed."""
     path = find_socket()
     process = _open_process(path) if path is not None else None
     if process is None:
         print(NOT_RUNNING)
-        return 0
+        return
     pid, descriptor = process
     try:
         clients = _request_stop(descriptor)
@@ -132,11 +118,10 @@ def _stop(*, is_restart: bool) -> int:
     finally:
         os.close(descriptor)
     print(f"Stopped the shared server (process {pid}){', which did not respond' if is_killed else ''}.")
-    if is_restart:
+    if options.action == "restart":
         print("Clients reconnect by themselves: the next request of a client starts a new server.")
     elif clients:
         print(f"{pluralize(clients, 'client')} still connected: the next request of a client starts it again.")
-    return 0
 
 
 def _request_stop(descriptor: int) -> int | None:
@@ -188,7 +173,7 @@ def _listens(process: Path, targets: set[str]) -> bool:
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
-def _show_log(options: Namespace) -> int:
+def _show_log(options: Namespace) -> None:
     if options.lines < 0:
         options.usage_error(f"invalid number of lines {options.lines} (expected 0 or more)")
     path = Path.home() / LOG_FILE
@@ -204,7 +189,6 @@ def _show_log(options: Namespace) -> int:
             _print_line(line)
         if options.follow:
             _follow(path, file)
-    return 0
 
 
 def _follow(path: Path, file: BinaryIO) -> None:

@@ -25,7 +25,6 @@ from urllib.parse import parse_qs, urlsplit
 from onetool import paths
 from onetool.app import OneTool
 from onetool.bundles import importer
-from onetool.cli.options import add_json
 from onetool.cli.signals import SignalHandler
 from onetool.cli.terminal import Progress, bold, dim, green, yellow
 from onetool.config import scaffold
@@ -144,10 +143,11 @@ STEPS = (
 
 
 # --- the runs --------------------------------------------------------------------------------------------------------
+JSON = "print the complete results as JSON"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_json(parser, text="print the complete results as JSON")
+    pass
 
 
 def main(options: Namespace) -> int:

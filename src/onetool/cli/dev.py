@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from onetool.app import OneTool
 
+WITHOUT_JSON = frozenset({""})
 POLL_SECONDS = 0.3
 
 

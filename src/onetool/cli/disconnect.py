@@ -4,12 +4,11 @@ A disconnected assistant gets an error for each request in flight, and its conne
 unknown from then on; a client with a valid token may open a new one.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_json
-from onetool.cli.terminal import CommandOutput, format_table
+from onetool.cli.invocation import Invocation
+from onetool.cli.terminal import format_list
 from onetool.errors import ToolError
 from onetool.util.text import pluralize, quote
 
@@ -18,40 +17,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from onetool.admin.clients import ConnectedClientInfo
-    from onetool.app import OneTool
 
 LOCAL = True  # a server does not ask itself
+CHECKS_SETTINGS = False
 HEADINGS = ("client", "name", "kind", "agent", "since", "last call", "process", "directory or URL")
 MIN_PREFIX_CHARS = 4  # enough to be unique
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", nargs="?", help="id of the client, its process, or its name")
-    add_json(parser)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def execute(command: Invocation) -> None:
     from onetool.admin.clients import disconnect_client, list_clients
     from onetool.cli.server_session import open_session
 
-    owner = identify_owner()
-    user = app.directories.user
-    clients = [(client, "") for client in (await list_clients(app, owner)).clients]
+    user = command.app.directories.user
+    clients = [(client, "") for client in (await command.do(list_clients)).clients]
     clients += _list_http(user)
-    if options.client is None:
-        _show(clients, options, output)
-        return 0
-    client, url = _choose(clients, options.client)
+    if command.options.client is None:
+        lines = format_list(HEADINGS, (_format_row(client, url) for client, url in clients))
+        command.show({"clients": [client.model_dump() for client, _ in clients]}, lines, "No clients are connected.")
+        return
+    client, url = _choose(clients, command.options.client)
     if url:
         with open_session(user, url) as session:
             session.request("DELETE", f"/api/clients/{client.id}")
     else:
-        await disconnect_client(app, owner, client.id)
-    if options.json:
-        output.write_json({"disconnected": client.id}, indent=None)
-    else:
-        output.write(f"Disconnected {client.name or 'a client'} ({client.id}).\n")
-    return 0
+        await command.do(disconnect_client, client.id)
+    command.show({"disconnected": client.id}, [f"Disconnected {client.name or 'a client'} ({client.id})."])
 
 
 def _list_http(user: "Path") -> "Iterator[tuple[ConnectedClientInfo, str]]":
@@ -78,15 +72,6 @@ def _choose(clients: "Sequence[tuple[ConnectedClientInfo, str]]", word: str) -> 
     if len(matches) > 1:
         raise ToolError(f"{quote(word)} is ambiguous: {pluralize(len(matches), 'client')} match", hint=hint)
     return matches[0]
-
-
-def _show(clients: "Sequence[tuple[ConnectedClientInfo, str]]", options: Namespace, output: CommandOutput) -> None:
-    if options.json:
-        output.write_json({"clients": [client.model_dump() for client, _ in clients]})
-    elif not clients:
-        output.write("No clients are connected.\n")
-    else:
-        output.write_lines(format_table([HEADINGS, *(_format_row(client, url) for client, url in clients)]))
 
 
 def _format_row(client: "ConnectedClientInfo", url: str) -> tuple[str, ...]:

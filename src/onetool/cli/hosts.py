@@ -1,38 +1,31 @@
 """List, add and remove the hosts that tools may call."""
 
-from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from argparse import ArgumentParser
 
-from onetool.cli.app_runner import check_settings
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_actions, add_json
-from onetool.cli.settings_edits import add_edit_options, print_edit, read_query
-from onetool.cli.terminal import CommandOutput
-
-if TYPE_CHECKING:
-    from onetool.app import OneTool
+from onetool.cli.invocation import Invocation
+from onetool.cli.options import Actions, add_edit_options
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = {"list": "List the allowed hosts", "add": "Allow hosts", "remove": "No longer allow hosts"}
-    listing, *changes = add_actions(parser, actions)
-    add_json(listing)
-    for change in changes:
+    actions = Actions(parser)
+    actions.add("list", _list, "List the allowed hosts")
+    add = actions.add("add", _change, "Allow hosts")
+    remove = actions.add("remove", _change, "No longer allow hosts")
+    for change in (add, remove):
         change.add_argument("hosts", nargs="+", metavar="HOST", help="such as api.example.com or *.example.com")
-    add_edit_options(*changes)
+    add_edit_options(add, remove)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
-    from onetool.admin.settings import HostChanges, change_hosts, list_hosts
+async def _list(command: Invocation) -> None:
+    from onetool.admin.settings import list_hosts
 
-    check_settings(app, output)
-    if options.action != "list":
-        changes = HostChanges.parse({options.action: options.hosts})
-        print_edit(app, options, output, await change_hosts(app, identify_owner(), read_query(options), changes))
-        return 0
-    hosts = (await list_hosts(app, identify_owner())).hosts
-    if options.json:
-        output.write_json({"hosts": hosts})
-    else:
-        output.write_lines(hosts or ["No allowed hosts. To allow one: onetool hosts add HOST"])
-    return 0
+    hosts = (await command.do(list_hosts)).hosts
+    command.show({"hosts": hosts}, hosts, "No allowed hosts. To allow one: onetool hosts add HOST")
+
+
+async def _change(command: Invocation) -> None:
+    from onetool.admin.settings import HostChanges, change_hosts
+
+    changes = HostChanges.parse({command.options.action: command.options.hosts})
+    edited = await command.do(change_hosts, command.edit_query, changes)
+    command.show_edit(edited)

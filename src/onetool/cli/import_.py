@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool import paths
-from onetool.cli.app_runner import run_with_settings
 from onetool.cli.connect import next_step
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_destination, add_json, choose_stream, find_command_directories, print_json
-from onetool.cli.settings_edits import read_query
+from onetool.cli.invocation import Invocation, run_with_app
+from onetool.cli.options import add_destination, choose_stream, find_command_directories, print_result
 from onetool.cli.sign_in_notes import find_sign_in_notes
+from onetool.cli.terminal import CommandOutput
 from onetool.cli.trust import require_file_trust, require_trust
 from onetool.clients import text_files
 from onetool.clients.catalog import CLIENTS, Machine
@@ -71,7 +70,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--inline-secrets", action="store_true", help="keep secrets in onetool.yaml instead of secrets.yaml"
     )
     parser.add_argument("--dry-run", action="store_true", help="show the changes without writing them")
-    add_json(parser)
 
 
 def main(options: Namespace) -> int:
@@ -103,14 +101,11 @@ def _import_servers(options: Namespace) -> int:
     directory = _find_target(options, directories)
     if directory is not None and not options.dry_run:
         _prepare(directory, directories, found, options)
-    planned, done = run_with_settings(options, lambda app: _import(app, found, directory, options))
+    planned, done = run_with_app(options, lambda app: _import(app, found, directory, options))
     if done and directory is not None and directories.project is None and not _is_same(directory, directories.user):
         done.append(_trust_new(directory, directories.user))
-    if options.json:
-        print_json(_to_json(planned, done))
-        return 0
-    print(_render_text(planned, done, is_dry=options.dry_run))
-    if planned.result.servers and not options.dry_run:
+    print_result(options, _to_json(planned, done), [_render_text(planned, done, is_dry=options.dry_run)])
+    if not options.json and planned.result.servers and not options.dry_run:
         for note in find_sign_in_notes(directories, planned.result.servers):
             print(note)
         client = options.source if options.source in CLIENTS else ""
@@ -160,11 +155,13 @@ async def _import(
     """Add the servers to a settings directory, or to the settings that replicas share. Return what was done."""
     from onetool.admin.servers import edit_servers
 
+    command = Invocation(app, options, CommandOutput())
+    command.check_settings()
+
     def plan(changes: ServerChanges) -> "PlannedServers":
         return changes.plan_import(sources, inline_secrets=options.inline_secrets)
 
-    query = read_query(options)
-    planned, edited = await edit_servers(app, identify_owner(), query, plan, directory, keeps_backups=True)
+    planned, edited = await edit_servers(app, command.person, command.edit_query, plan, directory, keeps_backups=True)
     if edited.id is None or directory is None:
         return planned, []
     return planned, [*_describe_secrets_file(planned.edit, directory), *edited.notes]

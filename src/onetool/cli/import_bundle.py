@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from onetool.admin.imports import ImportedBundle, import_document
+from onetool.admin.imports import ImportedBundle, ImportQuery, import_bundle
 from onetool.admin.secrets import change_secret_uses
 from onetool.admin.settings import HostChanges, change_hosts
 from onetool.admin.settings_edits import EditQuery
@@ -24,10 +24,9 @@ from onetool.bundles.imported import BundleImport
 from onetool.bundles.importer import UpdateOptions, read
 from onetool.bundles.secret_bindings import SecretUse
 from onetool.bundles.source import bundles_directory
-from onetool.cli.app_runner import run_with_settings
 from onetool.cli.connect import current_machine, next_step
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import choose_stream, find_command_directories, print_json
+from onetool.cli.invocation import check_settings, identify_owner, run_with_app
+from onetool.cli.options import choose_stream, find_command_directories, print_result
 from onetool.cli.signals import blocked_signals, run_cancellable
 from onetool.cli.trust import require_trust
 from onetool.clients import text_files
@@ -115,22 +114,21 @@ def main(options: Namespace, path: Path, content: bytes) -> int:
     uses = [use.to_use() for use in imported.secret_uses if not use.is_allowed]
     report = Report(loaded, document, imported, options.dry_run, uses, done)
     if options.write and not options.dry_run:
-        run_with_settings(options, lambda app: _allow(report, app))
-    if options.json:
-        print_json(_to_json(report))
-    else:
-        print("\n".join(_text(report)))
+        run_with_app(options, lambda app: _allow(report, app))
+    print_result(options, _to_json(report), _text(report))
     return 0
 
 
 async def _import(loaded: Loaded, document: BundleImport, options: Namespace) -> ImportedBundle:
+    query = ImportQuery().model_copy(update={"dry_run": options.dry_run})
     update = UpdateOptions(
         renames_versions=options.update,
         replaced_edits=None if options.replace_edits else frozenset(),
         disables_removed=options.disable_removed,
     )
     async with OneTool(read=lambda: loaded) as app:
-        return await import_document(app, identify_owner(), document, update, dry=options.dry_run)
+        imported, _ = await import_bundle(app, identify_owner(), query, b"", document=document, update=update)
+        return imported
 
 
 def _target(options: Namespace) -> tuple[Directories, list[str]]:
@@ -188,6 +186,7 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
 
 async def _allow(report: Report, app: OneTool) -> None:
     """Allow the hosts beside the bundle, and to send secrets that have no value: others may be for other servers."""
+    check_settings(app)
     person = identify_owner()
     if report.hosts:
         hosts = HostChanges(add=report.hosts)

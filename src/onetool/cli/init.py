@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from onetool import paths
 from onetool.cli import connect
-from onetool.cli.options import add_json, choose_stream
+from onetool.cli.options import choose_stream, print_result
 from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import is_terminal
 from onetool.cli.trust import require_trust
@@ -30,11 +30,11 @@ Inspect:   onetool tools hello --info full
 Develop:   onetool dev hello
 Test it:   onetool test hello
 """
+JSON = "print the written files as JSON, without asking"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="connect an installed assistant without asking")
-    add_json(parser, text="print the written files as JSON, without asking")
 
 
 def main(options: Namespace) -> int:
@@ -48,12 +48,10 @@ def main(options: Namespace) -> int:
         written = scaffold.write_settings_directory(directory)
         if not is_user:
             _trust(directory, user)
+    lines = [f"Wrote {file}" for file in written] or [f"{directory} is already complete"]
+    print_result(options, {"folder": str(directory), "written": list(map(str, written))}, lines)
     if options.json:
-        from onetool.core.render import render
-
-        print(render({"folder": str(directory), "written": list(map(str, written))}, "json"))
         return 0
-    print("\n".join(f"Wrote {file}" for file in written) or f"{directory} is already complete")
     print(f"\n{NEXT.format(example=scaffold.extension_file(directory, scaffold.EXAMPLE_PACK))}", end="")
     return _connect(options)
 

@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from onetool.cli.app_runner import check_settings
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_json, choose_stream
+from onetool.cli.invocation import Invocation, identify_owner
+from onetool.cli.options import choose_stream
 from onetool.cli.terminal import CommandOutput, Progress
 from onetool.errors import ToolError
 from onetool.util.text import pluralize
@@ -29,14 +28,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--agent", default="default", metavar="AGENT", help="agent to sign in for (default: default)")
     parser.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
     parser.add_argument("--device", action="store_true", help="enter a code on another device (device flow)")
-    add_json(parser)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def execute(command: Invocation) -> None:
     from onetool.admin.sign_ins import describe_sign_in
     from onetool.oauth.sign_ins import identify
 
-    check_settings(app, output)
+    app = command.app
+    options = command.options
+    output = command.output
     if options.agent not in app.settings.agents:
         raise ToolError(f"unknown agent {options.agent!r}: expected {', '.join(sorted(app.settings.agents))}")
     identity = identify(await app.sign_ins.find_target(options.name), options.account, options.agent)
@@ -49,11 +49,7 @@ async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> 
         await _use_callback(app, identity, options)
     state = (await describe_sign_in(app, identity)).model_dump()
     tools = await _list_tools(app, identity, output)
-    if options.json:
-        output.write_json({**state, "tools": tools})
-    else:
-        output.write(f"{_describe(identity, state, tools)}\n")
-    return 0
+    command.show({**state, "tools": tools}, [_describe(identity, state, tools)])
 
 
 async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace) -> None:

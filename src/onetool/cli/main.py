@@ -1,9 +1,16 @@
 """The entry point of the command line. It imports only the module of the command that it runs.
 
-Each command is a module of this package with `add_arguments(parser)` and `async execute(app, options, output) -> int`,
-which runs in the shared server if there is one, and else in this process. A module with `LOCAL = True` always runs in
-this process: it asks in the terminal, or creates tokens of scope `owner`. One with `main(options) -> int` instead uses
-no application, or checks its options before one is opened.
+Each command is a module of this package with `add_arguments(parser)` and `async execute(command)`, or a function for
+each action (`onetool.cli.options.Actions`). It runs in the shared server if there is one, and else in this process.
+`check(options)` reports usage errors before anything is opened. A module may also have these names:
+
+- `JSON`: the help text of `--json`; `WITHOUT_JSON`: actions without it, or an empty name for the command
+- `LOCAL`: True, or the actions that always run in this process, because they ask in the terminal
+- `IS_GUARDED`: a person decides, so it runs in this process, without settings of the environment
+- `CHECKS_SETTINGS`: False if the command also works with invalid settings
+- `TAKES_COMMAND`: arguments after `--` are another command
+- `main(options) -> int`, instead of `execute`: it opens no application, or one with other settings. An action may have
+  such a function, too, as the default of the option `main`.
 
 Imports are deferred: `onetool tools` does not import the MCP library, and completion imports next to nothing.
 `onetool.cli.exit_status` handles errors and exit statuses.
@@ -11,9 +18,8 @@ Imports are deferred: `onetool tools` does not import the MCP library, and compl
 
 import importlib
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import PARSER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
-from functools import partial
 from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +55,7 @@ COMMANDS = {
     "store": "Show, create and migrate the store of the state",
     "worker": "Make the calls of queues, on another machine",
     "reload": "Reload the settings of running servers",
+    "api": "Do what a REST route does, and print the response",
     "daemon": "Manage the server that all clients share",
     "servers": "Show, add and remove upstream servers, and accept changed tools",
     "login": "Sign in to an upstream server or an API",
@@ -89,20 +96,22 @@ def _dispatch(arguments: list[str]) -> int:
     else:
         arguments = arguments[1:]
     parser, run = command(name)
-    arguments, following = _split_command(name, arguments)
-    options = parser.parse_args(arguments)
-    options.following = following
-    options.usage_error = parser.error  # for usage errors that only the command can detect
+    options = parse(parser, load_command(name), arguments)
     _check_environment()
     return run(options)
 
 
-def _split_command(name: str, arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after `--`, for commands that take another command (`TAKES_COMMAND`)."""
-    if "--" not in arguments or not getattr(load_command(name), "TAKES_COMMAND", False):
-        return arguments, []
-    at = arguments.index("--")
-    return arguments[:at], arguments[at + 1 :]
+def parse(parser: ArgumentParser, module: ModuleType, arguments: list[str]) -> Namespace:
+    """Return the options of a command. `following` is the command after `--`, for commands that take one."""
+    following: list[str] = []
+    if "--" in arguments and getattr(module, "TAKES_COMMAND", False):
+        at = arguments.index("--")
+        following = arguments[at + 1 :]
+        arguments = arguments[:at]
+    options = parser.parse_args(arguments)
+    options.following = following
+    options.usage_error = parser.error  # for usage errors that only the command can detect
+    return options
 
 
 def _choose_default(arguments: list[str]) -> tuple[str, list[str]]:
@@ -142,15 +151,24 @@ def _overview_parser() -> ArgumentParser:
 
 def command(name: str) -> tuple[ArgumentParser, Callable[[Namespace], int]]:
     """Return the parser and the main function of a command."""
-    from onetool.cli.app_runner import run_here
-
     module = load_command(name)
-    return make_parser(name, module), getattr(module, "main", None) or partial(run_here, module.execute)
+
+    def run(options: Namespace) -> int:
+        from onetool.cli.invocation import run_here
+
+        main = getattr(options, "main", getattr(module, "main", None))
+        if main is not None:
+            return int(main(options))
+        getattr(module, "check", id)(options)
+        return run_here(module, options)
+
+    return make_parser(name, module), run
 
 
 def can_be_remote(module: ModuleType) -> bool:
-    """Return whether a command may run in the shared server."""
-    return hasattr(module, "execute") and not getattr(module, "LOCAL", False)
+    """Return whether actions of a command may run in the shared server."""
+    is_local = getattr(module, "LOCAL", False) is True or getattr(module, "IS_GUARDED", False)
+    return not (is_local or hasattr(module, "main"))
 
 
 def load_command(name: str) -> ModuleType:
@@ -161,8 +179,25 @@ def make_parser(name: str, module: ModuleType, parser_class: type[ArgumentParser
     parser = parser_class(prog=f"onetool {name}", description=module.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="path to the settings file")
     parser.set_defaults(json=False)
-    module.add_arguments(parser)
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
+    _add_json(parser, module)
     return parser
+
+
+def _add_json(parser: ArgumentParser, module: ModuleType) -> None:
+    """Add `--json`, which may stand before and after the name of an action."""
+    without = getattr(module, "WITHOUT_JSON", ())
+    parsers = {"": parser}
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public API for it
+        if action.nargs == PARSER:
+            parsers = {} if action.required else parsers
+            parsers |= dict(action.choices or {})
+    for name, each in parsers.items():
+        if name not in without:
+            each.add_argument(
+                "--json", action="store_true", default=SUPPRESS, help=getattr(module, "JSON", "print JSON")
+            )
 
 
 def _check_environment() -> None:

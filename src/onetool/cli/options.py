@@ -3,24 +3,28 @@
 import json
 import os
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Mapping
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from onetool.paths import Directories, find_directories
 
-
-def add_json(*parsers: ArgumentParser, text: str = "print JSON") -> None:
-    """Add `--json`, which may stand before and after the name of an action."""
-    for parser in parsers:
-        parser.add_argument("--json", action="store_true", default=SUPPRESS, help=text)
+Work = Callable[..., Any]  # of a command, usually `async (command: Invocation) -> int | None`
 
 
-def add_actions(parser: ArgumentParser, actions: Mapping[str, str]) -> list[ArgumentParser]:
-    """Add actions such as `list`, of which one is required, with their help. Return a parser for each."""
-    subparsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    return [subparsers.add_parser(name, help=text) for name, text in actions.items()]
+class Actions:
+    """The actions of a command, such as `list`. With a default, none is required."""
+
+    def __init__(self, parser: ArgumentParser, default: Work | None = None) -> None:
+        self._parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=default is None)
+        parser.set_defaults(work=default)
+
+    def add(self, name: str, work: Work, text: str) -> ArgumentParser:
+        """Add an action with its function and its help, and return its parser."""
+        parser = self._parsers.add_parser(name, help=text)
+        parser.set_defaults(work=work)
+        return parser
 
 
 def add_agent(parser: ArgumentParser) -> None:
@@ -40,6 +44,14 @@ def add_destination(parser: ArgumentParser) -> None:
     where.add_argument("--project", action="store_true", help=text)
 
 
+def add_edit_options(*parsers: ArgumentParser, chooses_file: bool = False) -> None:
+    """Add the options of a change of settings."""
+    for parser in parsers:
+        if chooses_file:
+            parser.add_argument("--user", action="store_true", help="write to ~/.onetool, for all directories")
+        parser.add_argument("--dry-run", action="store_true", help="show the change without writing it")
+
+
 def find_command_directories(options: Namespace) -> Directories:
     """Return the directories of this process, with the settings file of `--config`."""
     return find_directories(os.environ, Path.cwd(), options.config, Path.home())
@@ -50,5 +62,6 @@ def choose_stream(options: Namespace) -> TextIO:
     return sys.stderr if options.json else sys.stdout
 
 
-def print_json(data: object, indent: int | None = 2) -> None:
-    print(json.dumps(data, indent=indent, ensure_ascii=False, default=str))
+def print_result(options: Namespace, data: object, lines: Iterable[str]) -> None:
+    """Print data as JSON with `--json`, else as lines, for a command without an application."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, default=str) if options.json else "\n".join(lines))

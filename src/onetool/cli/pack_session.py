@@ -12,8 +12,8 @@ from typing import TypeVar
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
-from onetool.cli.app_runner import check_settings
 from onetool.cli.examples import explain_effects, run_examples
+from onetool.cli.invocation import check_settings
 from onetool.cli.options import find_command_directories
 from onetool.cli.outcomes import FAILED, SKIPPED, CheckOutcome, PackReport
 from onetool.cli.signals import run_cancellable

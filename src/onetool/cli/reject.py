@@ -5,13 +5,12 @@ terminal, it needs a token of scope approve.
 """
 
 import argparse
-from typing import TYPE_CHECKING
 
-from onetool.cli.approver import add_decision_arguments, decide, find_waiting, run_guarded
+from onetool.cli.approver import add_decision_arguments, decide, find_waiting
+from onetool.cli.invocation import Invocation
 from onetool.errors import ToolError
 
-if TYPE_CHECKING:
-    from onetool.app import OneTool
+IS_GUARDED = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,14 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_decision_arguments(parser)
 
 
-def main(options: argparse.Namespace) -> int:
-    return run_guarded(options, lambda app: _reject(app, options))
-
-
-async def _reject(app: "OneTool", options: argparse.Namespace) -> int:
+async def execute(command: Invocation) -> None:
     from onetool.admin.approvals import DecisionRequest
 
-    run, waiting = find_waiting(app, options.run)
+    options = command.options
+    run, waiting = find_waiting(command.app, options.run)
     calls = [call for call in waiting.calls if call.state == "pending" or options.stop]
     if not calls:
         raise ToolError(
@@ -37,4 +33,4 @@ async def _reject(app: "OneTool", options: argparse.Namespace) -> int:
         )
     request = DecisionRequest.parse({"decision": "reject", "reason": options.reason, "stop": options.stop})
     todo = "Reject {}, and end the run" if options.stop else "Reject {}"
-    return await decide(app, options, waiting, calls, request, todo=todo, done="Rejected {}")
+    await decide(command, waiting, calls, request, todo=todo, done="Rejected {}")

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.cli.options import add_json, find_command_directories, print_json
+from onetool.cli.options import find_command_directories, print_result
 from onetool.errors import ToolError
 from onetool_child.json_types import JsonObject
 
@@ -24,7 +24,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"time to wait for responses, in seconds (default: {DEFAULT_SECONDS:g})",
     )
-    add_json(parser)
 
 
 def main(options: Namespace) -> int:
@@ -38,15 +37,13 @@ def main(options: Namespace) -> int:
         raise ToolError(f"cannot reach running servers: {user}: {error.strerror or error}") from None
     servers = _wait_for_answers(user, generation, options.timeout) if asked else []
     lines = [_describe(entry, generation) for entry in servers]
-    if options.json:
-        print_json({"servers": lines})
-    else:
-        for line in lines:
-            place = line["url"] or f"stdio in {line['directory']}"
-            print(f"{line['pid']} ({place}): {'' if line['ok'] else 'failed: '}{line['answer']}")
-        if not lines:
-            print("No server is running.")
+    print_result(options, {"servers": lines}, map(_render, lines) if lines else ["No server is running."])
     return 0 if all(line["ok"] for line in lines) else 1
+
+
+def _render(line: JsonObject) -> str:
+    place = line["url"] or f"stdio in {line['directory']}"
+    return f"{line['pid']} ({place}): {'' if line['ok'] else 'failed: '}{line['answer']}"
 
 
 def _wait_for_answers(user: Path, generation: int, seconds: float) -> "list[ServerEntry]":

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.cli.exit_status import FAILED, LOG_FILE, describe_failure
-from onetool.cli.main import COMMANDS, can_be_remote, load_command, make_parser
+from onetool.cli.invocation import Invocation, execute as execute_here
+from onetool.cli.main import COMMANDS, can_be_remote, load_command, make_parser, parse
 from onetool.cli.terminal import (
     CLEAR_LINE,
     DEFAULT_WIDTH,
@@ -41,33 +42,34 @@ class NotRemote(Exception):
 async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_text: str | None = None) -> int:
     """Execute a command, such as `["run", "1+1", "--json"]`, and return its exit status.
 
-    `stdin_text` is the code of `run -`. Raise NotRemote for usage errors, `--help`, `--config`, other commands, code
-    that is not UTF-8, and if the settings files have changed or are invalid: the client executes these itself.
+    `stdin_text` is the code of `run -`. Raise NotRemote for usage errors, `--help`, `--config`, commands and actions of
+    the client's process, code that is not UTF-8, and if the settings files have changed or are invalid: the client
+    executes these itself.
     """
     if not argv or argv[0] not in COMMANDS:
         raise NotRemote
     module = load_command(argv[0])
     if not can_be_remote(module):
         raise NotRemote
-    options = make_parser(argv[0], module, _RemoteParser).parse_args(argv[1:])
-    options.usage_error = _reject
-    if options.config is not None:
+    options = parse(make_parser(argv[0], module, _RemoteParser), module, argv[1:])
+    if options.config is not None or getattr(options, "action", "") in getattr(module, "LOCAL", ()):
         raise NotRemote
     if argv[0] == "run":
         options.code = stdin_text if options.code == "-" else options.code
         if options.code is None or options.file is not None or not _is_utf8(options.code):
             raise NotRemote
+    else:
+        getattr(module, "check", id)(options)
     if not await app.live_settings.is_current():
         raise NotRemote
     try:
-        status: int = await module.execute(app, options, output)
+        return await execute_here(module, Invocation(app, options, output))
     except NotRemote:
         raise
     except Exception as error:  # noqa: BLE001 - the client prints a message, like the command line
         log_file = app.directories.user / LOG_FILE
         output.error(await run_in_thread(describe_failure, error, app.environment, log_file))
         return FAILED
-    return status
 
 
 class _RemoteParser(ArgumentParser):

@@ -3,19 +3,16 @@
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import run_here
 from onetool.cli.approver import find_terminal_approver
 from onetool.cli.exit_status import WAITING
-from onetool.cli.identity import make_caller
-from onetool.cli.options import add_agent, add_json
-from onetool.cli.terminal import CommandOutput
+from onetool.cli.invocation import Invocation, make_caller
+from onetool.cli.options import add_agent
 from onetool.errors import ApprovalRequired, ToolError
 from onetool_child.data import FORMATS
 
-if TYPE_CHECKING:
-    from onetool.app import OneTool
+CHECKS_SETTINGS = False  # the answer says what is wrong
+JSON = "print the response as JSON: {blocks, is_error}"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,24 +21,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_agent(parser)
     parser.add_argument("--plan", action="store_true", help="list the calls with effects instead of making them")
     parser.add_argument("--format", choices=FORMATS, help="format of the result")
-    add_json(parser, text="print the response as JSON: {blocks, is_error}")
 
 
-def main(options: Namespace) -> int:
+def check(options: Namespace) -> None:
     options.code = _read_code(options)
-    return run_here(execute, options)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def execute(command: Invocation) -> int:
     from onetool.runner.run_output import ClientChannel, RunOutput
 
+    options = command.options
+    output = command.output
     code = f"ot.plan(code={options.code!r})" if options.plan else options.code
-    approver = find_terminal_approver(app, options.agent, output)
+    approver = find_terminal_approver(command)
     with output.progress("running") as progress:
         channel = ClientChannel(listener=progress.on_event, approve=approver)
         output_so_far = RunOutput(channel)
         caller = make_caller(options.agent)
-        answer = await app.runs.run(code, caller, output_so_far, options.format)
+        answer = await command.app.runs.run(code, caller, output_so_far, options.format)
     if options.json:
         from onetool.core.render import render
 

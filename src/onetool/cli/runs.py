@@ -4,34 +4,29 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from onetool.cli.app_runner import check_settings
-from onetool.cli.identity import identify_owner
-from onetool.cli.terminal import CommandOutput
+from onetool.cli.invocation import Invocation
+from onetool.cli.options import Actions
 from onetool.errors import ToolNotFound
-from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from onetool.admin.runs import Run, RunDetails, RunListQuery
     from onetool.app import OneTool
 
 DEFAULT_LIMIT = 20
 MAX_CODE_CHARS = 60
-PAGE_RUNS = 200
 LAST = "last"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listing = actions.add_parser("list", help="List runs, newest first (the default action)")
-    show = actions.add_parser("show", help="Show a run with its calls")
+    actions = Actions(parser, _list)
+    listing = actions.add("list", _list, "List runs, newest first (the default action)")
+    show = actions.add("show", _show, "Show a run with its calls")
     about = "id of the run (of one with effects or approvals, its first characters), or last for the newest"
     show.add_argument("run", metavar="RUN", help=about)
     show.add_argument("--as-test", action="store_true", help="print a Python test that replays the run")
-    for action in (parser, listing, show):
-        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
     for action in (parser, listing):
         _add_filters(action)
 
@@ -53,29 +48,19 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     add("--json-lines", "print all matching runs with calls and values, one JSON object per line", action="store_true")
 
 
-async def execute(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> int:
-    check_settings(app, output)
-    if options.action == "show":
-        await _show(app, options, output)
-    elif getattr(options, "json_lines", False):
-        await _export(app, options, output)
-    else:
-        await _list(app, options, output)
-    return 0
-
-
 # --- list ----------------------------------------------------------------------------------------------------------
 
 
-async def _list(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
-    limit = getattr(options, "limit", DEFAULT_LIMIT)
-    runs = [run async for run in _iter_runs(app, _read_query(options), max(1, limit))]
-    if options.json:
-        output.write_json({"runs": [run.model_dump() for run in runs]})
-    elif not runs:
-        output.write("No runs are recorded, or none matches.\n")
-    else:
-        output.write_lines(map(_format_line, runs))
+async def _list(command: Invocation) -> None:
+    from onetool.admin.runs import list_runs
+
+    if "json_lines" in command.options:
+        await _export(command)
+        return
+    limit = getattr(command.options, "limit", DEFAULT_LIMIT)
+    runs = await command.list_all(list_runs, _read_query(command.options), max(1, limit))
+    data = {"runs": [run.model_dump() for run in runs]}
+    command.show(data, map(_format_line, runs), "No runs are recorded, or none matches.")
 
 
 def _read_query(options: argparse.Namespace) -> "RunListQuery":
@@ -87,26 +72,12 @@ def _read_query(options: argparse.Namespace) -> "RunListQuery":
     return RunListQuery().model_copy(update=values)
 
 
-async def _iter_runs(app: "OneTool", query: "RunListQuery", limit: int) -> "AsyncIterator[Run]":
-    from onetool.admin.runs import list_runs
-
-    left = limit
-    token: str | None = ""
-    while left > 0 and token is not None:
-        query = query.model_copy(update={"page_size": min(left, PAGE_RUNS), "page_token": token})
-        page = await list_runs(app, identify_owner(), query)
-        for run in page.runs:
-            yield run
-        left -= len(page.runs)
-        token = page.next_page_token
-
-
 def _format_line(run: "Run") -> str:
     code = next((line for line in run.command.splitlines() if line.strip()), run.name)
     calls = pluralize(run.call_count, "call")
     duration = _format_duration(run.duration_ms)
     about = f"{run.id}  {_format_time(run)}  {run.state:11} {duration:>10}  agent {run.agent}, {calls}"
-    return escape_invisible(f"{about}  {shorten(code, MAX_CODE_CHARS)}")
+    return f"{about}  {shorten(code, MAX_CODE_CHARS)}"
 
 
 def _format_time(run: "Run") -> str:
@@ -117,15 +88,13 @@ def _format_duration(milliseconds: float | None) -> str:
     return "-" if milliseconds is None else f"{milliseconds:,.0f} ms"
 
 
-async def _export(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
+async def _export(command: Invocation) -> None:
     """Print runs as the REST API exports them."""
     from onetool.admin.runs import export_runs
-    from onetool_child.data import text
 
-    left = getattr(options, "limit", None)
-    async for batch in await export_runs(app, identify_owner(), _read_query(options)):
-        for timeline in batch[:left]:
-            output.write(f"{text(app.redact.redact_data(timeline.as_json()))}\n")
+    left = getattr(command.options, "limit", None)
+    async for batch in await command.do(export_runs, _read_query(command.options)):
+        command.write_json_lines(run.as_json() for run in batch[:left])
         if left is not None and (left := left - len(batch)) <= 0:
             break
 
@@ -133,24 +102,22 @@ async def _export(app: "OneTool", options: argparse.Namespace, output: CommandOu
 # --- show ----------------------------------------------------------------------------------------------------------
 
 
-async def _show(app: "OneTool", options: argparse.Namespace, output: CommandOutput) -> None:
+async def _show(command: Invocation) -> None:
     from anyio.to_thread import run_sync as run_in_thread
 
-    from onetool.admin.runs import RunListQuery, show_run
+    from onetool.admin.runs import RunListQuery, list_runs, show_run
 
-    run_id = options.run
-    if options.as_test:
+    app = command.app
+    run_id = command.options.run
+    if command.options.as_test:
         newest = app.state.runs.list_runs(limit=1) if run_id == LAST else []
-        output.write(await run_in_thread(_write_test, app, newest[0].id if newest else run_id))
+        command.output.write(await run_in_thread(_write_test, app, newest[0].id if newest else run_id))
         return
     if run_id == LAST:
-        async for newest_run in _iter_runs(app, RunListQuery(), 1):
-            run_id = newest_run.id
-    run = await show_run(app, identify_owner(), run_id)
-    if options.json:
-        output.write_json(app.redact.redact_data(run.model_dump()))
-    else:
-        output.write_lines(app.redact(escape_invisible(line)) for line in _describe(run))
+        runs = await command.list_all(list_runs, RunListQuery(), 1)
+        run_id = runs[0].id if runs else run_id
+    run = await command.do(show_run, run_id)
+    command.show(run.model_dump(), _describe(run))
 
 
 def _write_test(app: "OneTool", run_id: str) -> str:

@@ -1,18 +1,12 @@
 """Search for tools, packs, snippets and aliases by name, misspelled name or purpose."""
 
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from functools import partial
 
-from onetool.cli.app_runner import run_here
 from onetool.cli.discovery import show_result
-from onetool.cli.options import add_json
-from onetool.cli.terminal import CommandOutput
-from onetool.core.render import render
+from onetool.cli.invocation import Invocation
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
-
-if TYPE_CHECKING:
-    from onetool.app import OneTool
 
 DEFAULT_LIMIT = 10
 
@@ -26,33 +20,22 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help=f"maximum number of hits (default: {DEFAULT_LIMIT})",
     )
-    add_json(parser)
 
 
-def main(options: Namespace) -> int:
-    _check(options)  # report usage errors before anything is opened
-    return run_here(execute, options)
+async def execute(command: Invocation) -> None:
+    query = " ".join(command.options.query)
+    arguments = {"query": query, "limit": command.options.limit}
+    await show_result(command, "ot.search", arguments, "searching", partial(_render, query))
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
-    def to_text(hits: list[JsonObject]) -> str:
-        return render(hits, "json") if options.json else _text(hits, query)
-
-    query = _check(options)
-    arguments = {"query": query, "limit": options.limit}
-    return await show_result(app, output, "ot.search", arguments, progress="searching", to_text=to_text)
-
-
-def _check(options: Namespace) -> str:
-    query = " ".join(options.query)
-    if not query.strip():
+def check(options: Namespace) -> None:
+    if not " ".join(options.query).strip():
         options.usage_error("the query is empty: describe what you need, such as: onetool search free disk space")
     if options.limit < 1:
         options.usage_error(f"invalid limit {options.limit} (expected 1 or more)")
-    return query
 
 
-def _text(hits: list[JsonObject], query: str) -> str:
+def _render(query: str, hits: list[JsonObject]) -> str:
     if not hits:
         return f"Nothing matches {quote(query)}. Run `onetool tools` to list all tools."
     names = [f"${hit['name']}" if hit["kind"] == "snippet" else str(hit["name"]) for hit in hits]

@@ -8,8 +8,7 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import run_with_app
-from onetool.cli.options import add_json
+from onetool.cli.invocation import run_with_app
 from onetool.cli.terminal import print_notices
 from onetool.util.text import pluralize
 
@@ -33,6 +32,7 @@ Other commands:
   onetool doctor        Check the installation
   onetool --help        Show all commands\
 """
+JSON = "print the URL as JSON (requires --http)"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -44,7 +44,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="PORT",
         help=f"port to listen on (default: {PORT}; 0 for any free port; requires --http)",
     )
-    add_json(parser, text="print the URL as JSON (requires --http)")
     parser.add_argument(
         "--standalone", action="store_true", help="serve in this process instead of through the shared server"
     )

@@ -1,76 +1,70 @@
-"""Show, add and remove upstream servers, and accept changed tool definitions."""
+"""Show, add and remove upstream servers, start and stop them, and accept changed tool definitions."""
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from onetool.cli.app_runner import check_settings
-from onetool.cli.approver import can_confirm, confirm_person, open_guarded
-from onetool.cli.identity import identify_owner
-from onetool.cli.options import add_json
-from onetool.cli.settings_edits import add_edit_options, choose_directory, print_edit, read_query
-from onetool.cli.terminal import CommandOutput
+from onetool.cli.approver import can_confirm, confirm_person
+from onetool.cli.invocation import Invocation, check_settings, open_app
+from onetool.cli.options import Actions, add_edit_options
 from onetool.errors import ToolError
 from onetool.util.text import pluralize, quote
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.admin.servers import ServerStatus
-    from onetool.admin.settings_edits import EditResult
     from onetool.admin.sign_ins import ServerSignIn
     from onetool.app import OneTool
 
-LOCAL = True  # it changes settings as the owner, and asks in the terminal
+LOCAL = frozenset({"accept"})  # it asks in the terminal
 TAKES_COMMAND = True  # after `--`
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_json(parser)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listing = actions.add_parser("list", help="Show the servers and their sign-ins (the default)")
-    accept = actions.add_parser("accept", help="Accept a server's new and changed tool definitions and update its pins")
+    actions = Actions(parser, _list)
+    actions.add("list", _list, "Show the servers and their sign-ins (the default)")
+    text = "Accept a server's new and changed tool definitions and update its pins"
+    accept = actions.add("accept", _accept, text)
     accept.add_argument("server", metavar="SERVER", help="name of the server in onetool.yaml")
     accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, to accept hints without a terminal")
-    add_json(listing, accept)
-    usage = "onetool servers add [options] NAME (--url URL | -- COMMAND [ARGUMENT ...])"
-    summary = "Add a server: by its URL, or by the command after -- that starts it"
-    add = actions.add_parser("add", help=summary, usage=usage)
+    add = actions.add("add", _add, "Add a server: by its URL, or by the command after -- that starts it")
+    add.usage = "onetool servers add [options] NAME (--url URL | -- COMMAND [ARGUMENT ...])"
     add.add_argument("server", metavar="NAME", help="name of the server, which code uses to call its tools")
     add.add_argument("--url", metavar="URL", help="URL of a server over HTTP")
     add.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable; can be repeated"
     )
     add.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="header; can be repeated")
-    remove = actions.add_parser("remove", help="Remove a server from the settings")
-    enable = actions.add_parser("enable", help="Enable a server")
-    disable = actions.add_parser("disable", help="Disable a server without removing it")
-    for action in (remove, enable, disable):
+    remove = actions.add("remove", _remove, "Remove a server from the settings")
+    enable = actions.add("enable", _enable, "Enable a server")
+    disable = actions.add("disable", _enable, "Disable a server without removing it")
+    start = actions.add("start", _start, "Start a server in the shared server and list its tools")
+    stop = actions.add("stop", _start, "Stop a server; the next call starts it again")
+    for action in (remove, enable, disable, start, stop):
         action.add_argument("server", metavar="NAME", help="name of the server in onetool.yaml")
     add_edit_options(add, chooses_file=True)
     add_edit_options(remove, enable, disable)
 
 
-async def execute(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
-    check_settings(app, output)
-    if options.action == "accept":
-        return await _accept(app, options, output)
-    if options.action in {None, "list"}:
-        await _list(app, options, output)
-    elif options.action == "add":
-        print_edit(app, options, output, await _add(app, options), servers=[options.server])
-    else:
-        print_edit(app, options, output, await _change(app, options))
-    return 0
+def check(options: Namespace) -> None:
+    if options.action != "add":
+        return
+    if (options.url is None) == (not options.following):
+        options.usage_error("expected --url URL, or the command of the server after --")
+    if (options.env and options.url) or (options.header and not options.url):
+        options.usage_error("--env is for commands, and --header is for URLs")
 
 
-async def _accept(app: "OneTool", options: Namespace, output: CommandOutput) -> int:
+async def _accept(command: Invocation) -> None:
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     from onetool.admin.servers import PinAcceptance, accept_tools
     from onetool.proxy.definitions import digest
 
+    options = command.options
+    output = command.output
     with output.progress(f"listing the tools of {options.server}"):
-        upstream = await app.servers.list_now(options.server)
+        upstream = await command.app.servers.list_now(options.server)
     tools = upstream.tools
     changes = {**tools.differences.changed, **tools.differences.new}
     if not options.json:
@@ -79,13 +73,11 @@ async def _accept(app: "OneTool", options: Namespace, output: CommandOutput) -> 
         output.write("\n")
     accepts_hints = bool(tools.claims) and await _confirm_claims(tools.claims, options)
     seen = PinAcceptance(digest=digest(tools.definitions))
-    await accept_tools(app, identify_owner(), options.server, seen, accepts_hints=accepts_hints)
-    if options.json:
-        output.write_json({"server": options.server, "accepted": changes})
-    elif changes:
-        names = ", ".join(changes)
-        output.write(f"\n{options.server}: accepted {names}. Run `onetool reload` to apply it to running servers.\n")
-    return 0
+    await command.do(accept_tools, options.server, seen, accepts_hints=accepts_hints)
+    names = ", ".join(changes)
+    done = f"\n{options.server}: accepted {names}. Run `onetool reload` to apply it to running servers."
+    if options.json or changes:
+        command.show({"server": options.server, "accepted": changes}, [done])
 
 
 async def _confirm_claims(claims: Mapping[str, str], options: Namespace) -> bool:
@@ -98,7 +90,8 @@ async def _confirm_claims(claims: Mapping[str, str], options: Namespace) -> bool
         )
         return False
     lines = [f"{options.server} says about its tools, and policies will rely on it:"]
-    async with open_guarded(options) as app:
+    async with open_app(options, is_guarded=True) as app:
+        check_settings(app)
         await confirm_person(app, options.token, [*lines, *(f"  {tool}: {text}" for tool, text in claims.items())])
     return True
 
@@ -106,33 +99,36 @@ async def _confirm_claims(claims: Mapping[str, str], options: Namespace) -> bool
 # --- editing ---------------------------------------------------------------------------------------------------------
 
 
-async def _add(app: "OneTool", options: Namespace) -> "EditResult":
+async def _add(command: Invocation) -> None:
     from onetool.admin.servers import ServerAddition, add_servers
 
-    if (options.url is None) == (not options.following):
-        options.usage_error("expected --url URL, or the command of the server after --")
-    if (options.env and options.url) or (options.header and not options.url):
-        options.usage_error("--env is for commands, and --header is for URLs")
+    options = command.options
     if options.url is None:
-        command, *arguments = options.following
-        settings = {"command": command, "args": arguments, "env": _read_pairs(options.env, "=")}
+        program, *arguments = options.following
+        settings = {"command": program, "args": arguments, "env": _read_pairs(options.env, "=")}
     else:
         settings = {"url": options.url, "headers": _read_pairs(options.header, ":")}
     settings = {key: value for key, value in settings.items() if value}
     addition = ServerAddition.parse({"name": options.server, "settings": settings})
-    directory = choose_directory(app, options)
-    return await add_servers(app, identify_owner(), read_query(options), addition, directory=directory)
+    edited = await command.do(add_servers, command.edit_query, addition, directory=command.directory)
+    command.show_edit(edited, servers=[options.server])
 
 
-async def _change(app: "OneTool", options: Namespace) -> "EditResult":
-    from onetool.admin.servers import change_server, remove_server
+async def _remove(command: Invocation) -> None:
+    from onetool.admin.servers import remove_server
+
+    edited = await command.do(remove_server, command.options.server, command.edit_query)
+    command.show_edit(edited)
+
+
+async def _enable(command: Invocation) -> None:
+    from onetool.admin.servers import change_server
     from onetool.admin.settings_edits import SettingsPatch
 
-    query = read_query(options)
-    if options.action == "remove":
-        return await remove_server(app, identify_owner(), options.server, query)
-    patch = SettingsPatch(settings={"enabled": None if options.action == "enable" else False})
-    return await change_server(app, identify_owner(), options.server, query=query, body=patch)
+    patch = SettingsPatch(settings={"enabled": None if command.options.action == "enable" else False})
+    server = command.options.server
+    edited = await command.do(change_server, server, query=command.edit_query, body=patch)
+    command.show_edit(edited)
 
 
 def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
@@ -148,23 +144,38 @@ def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def _list(app: "OneTool", options: Namespace, output: CommandOutput) -> None:
+async def _start(command: Invocation) -> None:
+    from onetool.admin.servers import start_server, stop_server
+
+    name = command.options.server
+    is_start = command.options.action == "start"
+    with command.output.progress(f"{'starting' if is_start else 'stopping'} {name}"):
+        server = await command.do(start_server if is_start else stop_server, name)
+    fields = server.model_dump(include={"name", "kind", "state", "problem", "tool_count"})
+    command.show(fields, [f"{name}: {server.state}, {_count_tools(server)}"])
+
+
+async def _list(command: Invocation) -> None:
     """Print the servers and their sign-ins, from files. Nothing is started."""
     from onetool.admin.servers import list_servers
     from onetool.admin.sign_ins import list_sign_ins
 
-    servers = (await list_servers(app, identify_owner())).servers
+    servers = (await command.do(list_servers)).servers
     sign_ins: dict[str, list[ServerSignIn]] = {server.name: [] for server in servers}
-    for sign_in in (await list_sign_ins(app, identify_owner(), of_all_agents=True)).sign_ins:
+    for sign_in in (await command.do(list_sign_ins, of_all_agents=True)).sign_ins:
         sign_ins[sign_in.name].append(sign_in)
-    if options.json:
-        output.write_json({"servers": [_describe(app, server, sign_ins[server.name]) for server in servers]})
-    elif not servers:
-        output.write("No servers. To add one: onetool servers add NAME --url URL\n")
-    for server in [] if options.json else servers:
-        tools = "tools not listed yet" if server.tool_count is None else pluralize(server.tool_count, "tool")
-        output.write(f"{server.name}  {server.kind}, {tools if server.is_enabled else 'disabled'}\n")
-        output.write_lines(map(_render_sign_in, sign_ins[server.name]))
+    data = {"servers": [_describe(command.app, server, sign_ins[server.name]) for server in servers]}
+    lines = (line for server in servers for line in _render(server, sign_ins[server.name]))
+    command.show(data, lines, "No servers. To add one: onetool servers add NAME --url URL")
+
+
+def _render(server: "ServerStatus", sign_ins: "list[ServerSignIn]") -> Iterator[str]:
+    yield f"{server.name}  {server.kind}, {_count_tools(server) if server.is_enabled else 'disabled'}"
+    yield from map(_render_sign_in, sign_ins)
+
+
+def _count_tools(server: "ServerStatus") -> str:
+    return "tools not listed yet" if server.tool_count is None else pluralize(server.tool_count, "tool")
 
 
 def _describe(app: "OneTool", server: "ServerStatus", sign_ins: "list[ServerSignIn]") -> JsonObject:

@@ -1,102 +1,72 @@
 """Manage snippets that agents saved. Snippets of the settings are not listed."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onetool.cli.approver import confirm_person, run_guarded
-from onetool.cli.options import add_actions, add_json, print_json
-from onetool.errors import ToolError, ToolNotFound
-from onetool.util.invisible import escape_invisible
-from onetool.util.text import quote
-from onetool.util.time_format import in_utc
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool.cli.approver import confirm_person
+from onetool.cli.invocation import Invocation
+from onetool.cli.options import Actions
 
 if TYPE_CHECKING:
-    from onetool.app import OneTool
-    from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+    from onetool.admin.snippets import SavedSnippetInfo
+
+IS_GUARDED = True
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    listing, accept, delete = add_actions(
-        parser,
-        {
-            "list": "List saved snippets with their code",
-            "accept": "Let all agents use a saved snippet",
-            "delete": "Delete a saved snippet",
-        },
-    )
+    actions = Actions(parser)
+    actions.add("list", _list, "List saved snippets with their code")
+    accept = actions.add("accept", _accept, "Let all agents use a saved snippet")
+    delete = actions.add("delete", _delete, "Delete a saved snippet")
     accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, instead of a confirmation")
     for action in (accept, delete):
         action.add_argument("name", metavar="NAME", help="name of the snippet")
         action.add_argument(
             "--agent", default="default", metavar="AGENT", help="agent that saved it (default: default)"
         )
-    add_json(listing, accept, delete)
 
 
-def main(options: Namespace) -> int:
-    return run_guarded(options, lambda app: _execute(app, options))
+async def _list(command: Invocation) -> None:
+    from onetool.admin.snippets import list_snippets
+
+    snippets = (await command.do(list_snippets)).snippets
+    data = {"snippets": [snippet.model_dump(exclude={"digest"}) for snippet in snippets]}
+    lines = (line for snippet in snippets for line in _describe(snippet))
+    command.show(data, lines, "No snippets are saved. An agent saves one with ot.save_snippet.")
 
 
-async def _execute(app: "OneTool", options: Namespace) -> int:
-    saved = app.state.snippets
-    if options.action == "list":
-        return _list(saved, as_json=options.json)
-    snippet = _find(saved, options.agent, options.name)
-    if options.action == "accept":
-        await _accept(app, saved, snippet, options.token)
-    else:
-        saved.delete(snippet.agent, snippet.name)
-    done = "accepted" if options.action == "accept" else "deleted"
-    print(json.dumps({"snippet": snippet.name, done: True}) if options.json else f"{snippet.name}: {done}")
-    return 0
-
-
-def _list(saved: "SavedSnippets", *, as_json: bool) -> int:
-    found = [_describe(each) for each in saved.list_all()]
-    if as_json:
-        print_json({"snippets": found})
-    elif not found:
-        print("No snippets are saved. An agent saves one with ot.save_snippet.")
-    for each in [] if as_json else found:
-        state = f"accepted by {each['accepted_by']}" if each["accepted_by"] else "not accepted for other agents"
-        print(f"${each['name']}  agent {each['agent']}, {each['saved']}, {state}\n  {each['description']}")
-        print("\n".join(_list_lines(each["body"], each["params"])))
-    return 0
-
-
-def _describe(snippet: "SavedSnippet") -> JsonObject:
-    return {
-        "name": snippet.name,
-        "agent": snippet.agent,
-        "description": escape_invisible(snippet.description),
-        "params": dict(snippet.params),
-        "body": escape_invisible(snippet.body),
-        "run": snippet.run,
-        "saved": in_utc(snippet.at, "seconds"),
-        "accepted_by": snippet.accepted_by,
-    }
-
-
-def _find(saved: "SavedSnippets", agent: str, name: str) -> "SavedSnippet":
-    name = name.removeprefix("$")
-    found = next((each for each in saved.list_all() if (each.agent, each.name) == (agent, name)), None)
-    if found is None:
-        message = f"agent {agent} has no saved snippet {quote(name)}"
-        raise ToolNotFound(message, hint="list them with `onetool snippets list`")
-    return found
-
-
-async def _accept(app: "OneTool", saved: "SavedSnippets", snippet: "SavedSnippet", token: str | None) -> None:
+async def _accept(command: Invocation) -> None:
     """Show the code to a person, and accept it if the person confirms."""
-    lines = [f"All agents will be able to run ${snippet.name}:", *_list_lines(snippet.body, snippet.params)]
-    person = await confirm_person(app, token, lines)
-    if not saved.accept(snippet, person.name) and snippet not in saved.list_all():
-        raise ToolError(f"${snippet.name} was changed meanwhile; nothing was accepted", hint="run the command again")
+    from onetool.admin.snippets import SnippetAcceptance, accept_snippet, describe, find_snippet
+
+    app = command.app
+    snippet = describe(find_snippet(app, command.options.agent, command.options.name))
+    lines = [f"All agents will be able to run ${snippet.name}:", *_list_code(snippet)]
+    person = await confirm_person(app, command.options.token, lines)
+    await accept_snippet(app, person, snippet.agent, snippet.name, SnippetAcceptance(digest=snippet.digest))
+    command.show({"snippet": snippet.name, "accepted": True}, [f"{snippet.name}: accepted"])
 
 
-def _list_lines(body: str, params: JsonMapping) -> list[str]:
-    """Return the code with the defaults of its parameters, which are a part of what it does."""
-    defaults = [f"    {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in params.items()]
-    return [*(f"    {line}" for line in body.splitlines()), *(["  by default, with"] if defaults else []), *defaults]
+async def _delete(command: Invocation) -> None:
+    from onetool.admin.snippets import delete_snippet
+
+    name = command.options.name.removeprefix("$")
+    await command.do(delete_snippet, command.options.agent, name)
+    command.show({"snippet": name, "deleted": True}, [f"{name}: deleted"])
+
+
+def _describe(snippet: "SavedSnippetInfo") -> Iterator[str]:
+    state = f"accepted by {snippet.accepted_by}" if snippet.accepted_by else "not accepted for other agents"
+    yield f"${snippet.name}  agent {snippet.agent}, {snippet.saved}, {state}"
+    yield f"  {snippet.description}"
+    yield from _list_code(snippet)
+
+
+def _list_code(snippet: "SavedSnippetInfo") -> Iterator[str]:
+    """Yield the code with the defaults of its parameters, which are a part of what it does."""
+    yield from (f"    {line}" for line in snippet.body.splitlines())
+    if snippet.params:
+        yield "  by default, with"
+    yield from (f"    {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in snippet.params.items())

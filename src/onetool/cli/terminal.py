@@ -145,10 +145,6 @@ class CommandOutput:
         """Write the text to standard output."""
         sys.stdout.write(text)
 
-    def write_lines(self, lines: Iterable[str]) -> None:
-        """Write lines to standard output."""
-        self.write("".join(f"{line}\n" for line in lines))
-
     def write_json(self, data: object, indent: int | None = 2) -> None:
         """Write data as JSON to standard output."""
         self.write(json.dumps(data, indent=indent, ensure_ascii=False, default=str) + "\n")
@@ -183,6 +179,12 @@ def format_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> 
         for row in rows
     )
     return ["  ".join(cells).rstrip() for cells in aligned]
+
+
+def format_list(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return the lines of a table with headings, or none without rows."""
+    listed = list(rows)
+    return format_table([headings, *listed], right) if listed else []
 
 
 def can_rewrite(environment: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ write, exec or network permission are skipped unless --effects is set. The exit 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.options import add_effects, add_json
+from onetool.cli.options import add_effects
 from onetool.errors import ToolError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
     add_effects(parser)
-    add_json(parser)
 
 
 def main(options: Namespace) -> int:

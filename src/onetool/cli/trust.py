@@ -11,11 +11,11 @@ import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from onetool.cli.options import add_json, choose_stream, find_command_directories, print_json
+from onetool.cli.options import choose_stream, find_command_directories, print_result
 from onetool.clients import text_files
 from onetool.clients.catalog import CLIENTS, Machine
 from onetool.clients.client_servers import ClientServers, read_servers
@@ -52,13 +52,12 @@ class Review:
     servers: Mapping[str, Lines]
     agents: Mapping[str, Lines]
     extensions: Lines
-    others: Lines
+    settings: Lines
     changes: Lines | None
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="configuration with servers, instead of .onetool/")
-    add_json(parser)
 
 
 def main(options: Namespace) -> int:
@@ -68,12 +67,16 @@ def main(options: Namespace) -> int:
     project = directories.project
     assert project is not None
     review, is_trusted = review_and_ask(directories, project, choose_stream(options))
-    if options.json:
-        print_json(_to_json(project, review, is_trusted), indent=None)
-    elif is_trusted:
-        print(f"{project} is trusted. OneTool asks again if a change could run code or reach data or the network.")
+    done = f"{project} is trusted. OneTool asks again if a change could run code or reach data or the network."
+    data = {"folder": str(project), **asdict(review), "changes": review.changes or []}
+    return _report(options, project, done, data, is_trusted=is_trusted)
+
+
+def _report(options: Namespace, place: Path, done: str, data: JsonObject, *, is_trusted: bool) -> int:
+    if is_trusted or options.json:
+        print_result(options, {**data, "trusted": is_trusted}, [done])
     else:
-        print(f"trust in {project} was not changed: not confirmed", file=sys.stderr)
+        print(f"trust in {place} was not changed: not confirmed", file=sys.stderr)
     return int(not is_trusted)
 
 
@@ -130,13 +133,8 @@ def _trust_file(options: Namespace) -> int:
     is_trusted = _review_file(file, "Trust these servers? [y/N] ", choose_stream(options))
     if is_trusted:
         trust_file(file.file, file.digest, Path.home() / FOLDER)
-    if options.json:
-        print_json({"file": str(file.file), "trusted": is_trusted}, indent=None)
-    elif is_trusted:
-        print(f"{file.file} is trusted until it changes. Import its servers with: onetool import {options.file}")
-    else:
-        print(f"trust in {file.file} was not changed: not confirmed", file=sys.stderr)
-    return int(not is_trusted)
+    done = f"{file.file} is trusted until it changes. Import its servers with: onetool import {options.file}"
+    return _report(options, file.file, done, {"file": str(file.file)}, is_trusted=is_trusted)
 
 
 def require_file_trust(file: ClientServers, machine: Machine, user: Path, stream: TextIO) -> None:
@@ -255,7 +253,7 @@ def _render(project: Path, review: Review) -> Iterator[str]:
     yield from _section("Servers", _align(review.servers))
     yield from _section("Agents", _align(review.agents))
     yield from _section("Extension files", review.extensions)
-    yield from _section("Other settings", review.others)
+    yield from _section("Other settings", review.settings)
     if review.changes is not None:
         yield from _section("Changed since trusted", review.changes or ["nothing"])
 
@@ -279,15 +277,3 @@ def _section(title: str, lines: Lines) -> Iterator[str]:
 def _printable(text: str) -> str:
     """Escape control characters and invisible characters."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _to_json(project: Path, review: Review, is_trusted: bool) -> JsonObject:
-    return {
-        "folder": str(project),
-        "trusted": is_trusted,
-        "servers": review.servers,
-        "agents": review.agents,
-        "extensions": review.extensions,
-        "settings": review.others,
-        "changes": review.changes or [],
-    }

@@ -1,21 +1,23 @@
 """Print a one-time URL of the admin UI, which signs you in as the owner, and open it in the browser."""
 
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.options import add_json, find_command_directories, print_json
+from onetool.cli.options import find_command_directories, print_result
 from onetool.errors import ToolError
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.util.running_servers import ServerEntry
 
+JSON = "print the URL as JSON, without opening a browser"
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="PORT", help="port of the server, if several are running")
     parser.add_argument("--no-browser", action="store_true", help="print the URL without opening a browser")
-    add_json(parser, text="print the URL as JSON, without opening a browser")
 
 
 def main(options: Namespace) -> int:
@@ -62,11 +64,9 @@ def _find_sign_in(options: Namespace) -> str | None:
 
 
 def _show(options: Namespace, url: str, data: JsonObject) -> int:
-    if options.json:
-        print_json(data, indent=None)
-        return 0
-    print(url, flush=True)
-    if not options.no_browser:
+    print_result(options, data, [url])
+    sys.stdout.flush()
+    if not (options.json or options.no_browser):
         _open_browser(url)
     return 0
 

@@ -2,21 +2,19 @@
 
 from argparse import ArgumentParser, Namespace
 
-from onetool.cli.options import add_json, print_json
+from onetool.cli.options import print_result
 from onetool.cli.trust import project_folders
 from onetool.config.trust import untrust
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_json(parser)
+    pass
 
 
 def main(options: Namespace) -> int:
     directories = project_folders(options)
     assert directories.project is not None
     known = untrust(directories.project, directories.user)
-    if options.json:
-        print_json({"folder": str(directories.project), "trusted": False, "was": known}, indent=None)
-    else:
-        print(f"{directories.project} is no longer trusted." if known else f"{directories.project} was not trusted.")
+    data = {"folder": str(directories.project), "trusted": False, "was": known}
+    print_result(options, data, [f"{directories.project} {'is no longer' if known else 'was not'} trusted."])
     return 0

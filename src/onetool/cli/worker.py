@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 20.0
 MAX_GRACE_SECONDS = 86_400.0
 Served = dict[str, list[str]]  # packs by queue
+JSON = "print a line of JSON when it takes jobs"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -34,7 +35,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"time for calls in flight when it is stopped (default: {GRACE_SECONDS:g})",
     )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON when it takes jobs")
 
 
 def main(options: Namespace) -> int:

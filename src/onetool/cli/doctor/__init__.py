@@ -3,49 +3,29 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from onetool.cli.options import add_json
+from onetool.cli.options import print_result
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import green, red, yellow
-from onetool.errors import ToolError
 from onetool.util.problem import OK, PROBLEM, WARNING, Problem
 from onetool.util.text import pluralize
 
 MARKS = {OK: ("ok  ", green), WARNING: ("warn", yellow), PROBLEM: ("FAIL", red)}
+JSON = "print the findings as JSON"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fix", action="store_true", help="make the fixes that are safe: create directories, rename damaged caches"
     )
-    add_json(parser, text="print the findings as JSON")
 
 
 def main(options: Namespace) -> int:
     from onetool.cli.doctor.run_checks import run_all_checks
 
-    problems = run_cancellable(lambda: run_all_checks(options.config))
-    if options.fix:
-        problems = _fix_all(problems)
-    if options.json:
-        from onetool.core.render import render
-
-        print(render({"findings": [each.to_json() for each in problems]}, "json"))
-    else:
-        print("\n".join([*map(_line, problems), "", _summarize(problems)]))
+    problems = run_cancellable(lambda: run_all_checks(options.config, makes_fixes=options.fix))
+    data = {"findings": [problem.to_json() for problem in problems]}
+    print_result(options, data, [*map(_line, problems), "", _summarize(problems)])
     return int(any(each.level == PROBLEM for each in problems))
-
-
-def _fix_all(problems: Sequence[Problem]) -> list[Problem]:
-    """Make the safe fixes, and return what was done and the remaining problems."""
-    from onetool.checks.fixes import apply_fix
-
-    fixed: dict[str, Problem] = {}
-    for fix in dict.fromkeys(each.fix for each in problems if each.fix):
-        try:
-            fixed[fix] = Problem(f"fixed: {apply_fix(fix)}", level=OK)
-        except ToolError as error:
-            fixed[fix] = Problem(error.message)
-    return [*fixed.values(), *(each for each in problems if each.fix not in fixed)]
 
 
 def _line(problem: Problem) -> str:

@@ -1,6 +1,6 @@
 """Starts every upstream server, every extension pack and one run, then performs the checks of `onetool.checks`.
 
-Nothing is repaired and no stored file is changed: calls are not counted, and damaged files stay as they are.
+Without `--fix`, nothing is repaired: damaged files stay as they are. Calls are not counted.
 """
 
 import asyncio
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync as run_in_thread
 
+from onetool.admin.health import FixRequest, make_fix
 from onetool.app import OneTool
 from onetool.checks import find_problems, sort_problems, stored_files
 from onetool.checks.extensions import INSTALL_UV, has_uv
+from onetool.cli.invocation import identify_owner
 from onetool.cli.terminal import Progress
 from onetool.cli.trust import find_errors
 from onetool.config.load import Examined, Loaded, examine
@@ -37,8 +39,8 @@ WORKER_SECONDS = 60.0
 CHECK = "sum(range(10))"
 
 
-async def run_all_checks(config: Path | None) -> list[Problem]:
-    """Return each problem once, without secrets, and the checks that passed."""
+async def run_all_checks(config: Path | None, *, makes_fixes: bool) -> list[Problem]:
+    """Return each problem once, without secrets, and the checks that passed. Make the fixes that are safe first."""
     directories = find_directories(os.environ, Path.cwd(), config, Path.home())
     read = await run_in_thread(examine, directories, os.environ)
     if directories.config_file is not None and not directories.config_file.parent.is_dir():
@@ -49,7 +51,20 @@ async def run_all_checks(config: Path | None) -> list[Problem]:
     ignored = await run_in_thread(_check_ignored_project, directories, read.loaded)
     with Progress("running checks") as progress:
         async with OneTool(read=lambda: _shorten_timeouts(read.loaded), examine=lambda: read) as app:
-            return [*await _examine(app, read, progress), *ignored]
+            problems = [*await _examine(app, read, progress), *ignored]
+            return await _make_fixes(app, problems) if makes_fixes else problems
+
+
+async def _make_fixes(app: OneTool, problems: list[Problem]) -> list[Problem]:
+    """Make the safe fixes, and return what was done and the remaining problems."""
+    fixed: dict[str, Problem] = {}
+    for fix in dict.fromkeys(each.fix for each in problems if each.fix):
+        try:
+            done = (await make_fix(app, identify_owner(), FixRequest(fix=fix), offered=[fix])).done
+            fixed[fix] = Problem(f"fixed: {done}", level=OK)
+        except ToolError as error:
+            fixed[fix] = Problem(error.message)
+    return [*fixed.values(), *(each for each in problems if each.fix not in fixed)]
 
 
 def _check_ignored_project(directories: Directories, loaded: Loaded) -> list[Problem]:

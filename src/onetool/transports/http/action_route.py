@@ -1,7 +1,7 @@
 """REST routes of actions: the models of the function are those of the request and the response."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_args, get_origin
@@ -10,9 +10,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from onetool.admin.action import Action
+from onetool.admin.action import WRITE, Action
+from onetool.admin.errors import AdminError
 from onetool.admin.model import ApiModel, Query, camel_case
 from onetool.admin.precondition import Precondition, compute_etag
+from onetool.admin.settings_edits import EditResult
 from onetool.transports.http import identity
 from onetool.transports.http.api import events
 from onetool.transports.http.api.common import Api
@@ -23,36 +25,24 @@ from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, read_
 from onetool_child.data import text
 from onetool_child.json_types import JsonObject
 
+NO_CONTENT = 204
+EDIT_ERRORS = ("not_found", "duplicate", "precondition_failed", "read_only")
 JSON_LINES = "application/x-ndjson"
 INPUTS = (str, bytes, Precondition, BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
 class ActionRoute:
-    """The route of an action, whose parameters are those of the path, a query, a body and a precondition.
+    """A route of an action. `media` are the media types of a body that is not JSON.
 
-    `description` is that of the response. `errors` are error codes beyond those that every operation has. With
-    `has_etag`, the response has an ETag, and no body if the client has it already. With `sends_etag`, the response to a
-    write has the ETag of what was changed. `created` describes the response with status 201 of an action that returns
-    whether the thing is new. `media` are the media types of a body that is not JSON, and `render` makes the response
-    if it is not JSON. `watches` is a kind of state: a client may ask for events, with the response at first and after
-    each change of that state. An action that returns batches of models is an export as JSON Lines. Parameters of the
-    action of other types are for commands.
+    `render` makes a response that is not JSON. An action that returns batches of models is an export as JSON Lines.
     """
 
     method: str
     path: str
     action: Action[..., Any]
-    description: str
-    status: int = 200
-    errors: Sequence[str] = ()
-    has_etag: bool = False
-    sends_etag: bool = False
-    created: str = ""
-    is_redacted: bool = True  # secrets are removed from the response
     media: Mapping[str, JsonObject] | None = None
     render: Callable[[Any], Response] | None = None
-    watches: str = ""
 
     def make_operation(self, api: Api) -> Operation:
         signature = inspect.signature(self.action.function)
@@ -60,29 +50,49 @@ class ActionRoute:
         inputs = {name: kind for name, kind in annotations.items() if _is_input(kind)}
         models = [get_args(kind)[-1] if _is_late(kind) else kind for kind in inputs.values()]
         models = [kind for kind in models if issubclass(kind, BaseModel)]
-        answer = get_args(signature.return_annotation)[0] if self.created else signature.return_annotation
+        queries = [model for model in models if issubclass(model, Query)]
+        bodies = [model for model in models if not issubclass(model, Query)]
+        answer = get_args(signature.return_annotation)[0] if self.action.created else signature.return_annotation
         return Operation(
             self.method,
             self.path,
             partial(self._handle, api, inputs),
             self.action.summary,
             self._describe_responses(answer),
-            query=next((model for model in models if issubclass(model, Query)), None),
-            body=next(
-                (model for model in models if not issubclass(model, Query)), self.media if not self.render else None
-            ),
-            errors=self.errors,
-            has_etag=self.has_etag,
+            query=queries[0] if queries else None,
+            body=bodies[0] if bodies else None if self.render else self.media,
+            errors=[*self._list_errors(answer), *self.action.errors],
+            has_etag=self._reads_with_etag,
             is_conditional=Precondition in inputs.values(),
         )
 
+    def _list_errors(self, answer: Any) -> Iterator[str]:
+        """Yield the error codes that follow from the path and from the action."""
+        if "{" in self.path and not self.action.created:
+            yield "not_found"
+        if self.action.needs == WRITE:
+            yield "permission_denied"
+        if answer is EditResult:
+            yield from EDIT_ERRORS
+
+    @property
+    def _is_stored(self) -> bool:
+        """Whether this is a route of stored tools, whose responses are what was stored, with an ETag."""
+        return self.path.startswith("/tools")
+
+    @property
+    def _reads_with_etag(self) -> bool:
+        return self.action.has_etag or (self._is_stored and self.method == "GET")
+
     def _describe_responses(self, answer: Any) -> dict[int, ResponseSpec]:
+        if answer is None:
+            return {NO_CONTENT: ResponseSpec(self.action.response)}
         if self.render is not None or get_origin(answer) is AsyncIterator:
-            return {self.status: ResponseSpec(self.description, media=self.media or {JSON_LINES: TEXT})}
+            return {self.action.status: ResponseSpec(self.action.response, media=self.media or {JSON_LINES: TEXT})}
         described = f"{self._event}, at first and after each change; endless"
-        media = events.describe_stream(described) if self.watches else {}
-        responses = {self.status: ResponseSpec(self.description, answer, media)}
-        return {**responses, 201: ResponseSpec(self.created, answer)} if self.created else responses
+        media = events.describe_stream(described) if self.action.watches else {}
+        responses = {self.action.status: ResponseSpec(self.action.response, answer, media)}
+        return {**responses, 201: ResponseSpec(self.action.created, answer)} if self.action.created else responses
 
     @property
     def _event(self) -> str:
@@ -92,15 +102,17 @@ class ActionRoute:
     async def _handle(self, api: Api, inputs: Mapping[str, Any], request: Request) -> Response:
         person = identity.get_person(request)
         self.action.authorize(api.app, person)  # before the input is read
+        if self.action.command and person.transport == "cli":
+            raise AdminError("forbidden", "a person has to confirm this", hint=f"use `{self.action.command}`")
         arguments = {name: await _read_input(api, request, name, kind) for name, kind in inputs.items()}
         execute = partial(self.action, api.app, person, **arguments)
-        if self.watches and events.wants_events(request):
+        if self.action.watches and events.wants_events(request):
             return EventStream(partial(self._watch, api, execute), ends_with_server=True)
         answer = await execute()
         if isinstance(answer, AsyncIterator):
             return self._export(api, answer)
-        status = self.status
-        if self.created:
+        status = self.action.status
+        if self.action.created:
             answer, is_new = answer
             status = 201 if is_new else status
         return await api.run_in_thread(lambda: self._respond(api, answer, status, request))
@@ -109,12 +121,12 @@ class ActionRoute:
         if self.render is not None:
             return self.render(answer)
         if answer is None:
-            return Response(status_code=status)
-        data = api.to_json(answer) if self.is_redacted else answer.as_json()
-        if self.has_etag:
+            return Response(status_code=NO_CONTENT)
+        data = api.to_json(answer) if self.action.is_redacted and not self._is_stored else answer.as_json()
+        if self._reads_with_etag:
             return conditional_response(data, request.headers)
         tag = getattr(answer, "etag", None)
-        if tag is None and self.sends_etag:
+        if tag is None and (self.action.sends_etag or self._is_stored):
             tag = compute_etag(data)
         return json_response(data, status, {"etag": tag} if tag else None)
 
@@ -128,11 +140,11 @@ class ActionRoute:
 
         name = self.path.split("/")[-2]
         headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
-        return StreamingResponse(send(), self.status, headers, JSON_LINES)
+        return StreamingResponse(send(), self.action.status, headers, JSON_LINES)
 
     async def _watch(self, api: Api, execute: Callable[[], Awaitable[ApiModel]], feed: Feed) -> None:
         sent = None
-        async for _ in api.app.changes.watch(self.watches):
+        async for _ in api.app.changes.watch(self.action.watches):
             answer = await execute()
             if answer != sent:
                 sent = answer

@@ -28,7 +28,7 @@ from onetool.transports.http.live_tokens import LiveTokens
 from onetool.transports.http.metrics import Metrics
 from onetool.transports.http.request_checks import Bind
 from onetool.transports.http.responses import json_response
-from onetool.transports.http.route_table import IMPORT_ROUTES, ROUTES, STORED_ROUTES, TOOL_ROUTES
+from onetool.transports.http.route_table import ACTION_ROUTES
 from onetool.transports.http.routing import TEXT, Operation, ResponseSpec, build_document
 from onetool.transports.http.sessions import BrowserSessions
 from onetool.transports.http.sign_in import BrowserSignIn
@@ -119,6 +119,7 @@ def _path_schemas() -> Mapping[str, JsonObject]:
         "name": {**SEGMENT, "description": "Name, as registered or as written in code"},
         "handle": {**TEXT, "pattern": "^[0-9a-f]{32}$"},
         "runID": SEGMENT,
+        "agent": SEGMENT,
         "changeID": SEGMENT,
         "clientID": {**TEXT, "pattern": "^[0-9a-f]{16}$"},
     }
@@ -126,14 +127,12 @@ def _path_schemas() -> Mapping[str, JsonObject]:
 
 def _operations(api: Api, metrics: Metrics, sessions: BrowserSessions) -> Iterator[Operation]:
     api.app.bundles.keeps_running = True
-    yield from (route.make_operation(api) for route in (*STORED_ROUTES, *TOOL_ROUTES))
+    yield from (route.make_operation(api) for route in ACTION_ROUTES)
     yield from ToolCallHandlers(api).operations()
     yield from RunHandlers(api).operations()
     yield readiness.make_operation(api.app)
     yield from ChangeHandlers(api).operations()
-    yield from (route.make_operation(api) for route in IMPORT_ROUTES)
     yield from SessionHandlers(api, sessions).operations()
-    yield from (route.make_operation(api) for route in ROUTES)
     summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}
     yield Operation("GET", "/metrics", metrics.respond, summary, responses)
 

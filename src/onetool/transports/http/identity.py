@@ -1,5 +1,7 @@
 """The person who sent a request, and what follows from it for the handlers that are not actions."""
 
+from typing import cast
+
 from starlette.requests import Request
 
 from onetool.admin.person import Person
@@ -12,6 +14,8 @@ from onetool.transports.http.auth import ACTOR, SCOPE, get_token_id
 def get_person(request: Request) -> Person:
     """Return who sent the request, as the authentication has found out."""
     state = request.scope.get("state", {})
+    if "person" in state:  # of the command line
+        return cast("Person", state["person"])
     agent = state.get("agent")
     return Person(
         name=str(state.get(ACTOR) or ""),
