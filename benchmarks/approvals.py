@@ -29,14 +29,14 @@ from tests.unit.test_journal import kill_and_resume
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.config.model import Settings
-from onetool.core.context import Caller, RunScope, ToolContext
-from onetool.logging import Log
-from onetool.runner.run_output import ClientChannel, RunOutput
 from onetool.runs import runs
 from onetool.runs.questions import APPROVE, APPROVE_SIMILAR, COUNT, VARYING, Approver, Question
+from onetool.runs.run_output import ClientChannel, RunOutput
+from onetool.settings.model import Settings
 from onetool.state.run_records import Decision, Grant
 from onetool.state.run_store import RunQuota, RunStore
+from onetool.util.context import Caller, RunScope, ToolContext
+from onetool.util.logging import Log
 
 LOOP = "[bench.write(text=f'note {i}') for i in range(50)]\n'done'"
 CALLS = 20  # of one sample

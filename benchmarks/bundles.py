@@ -23,11 +23,11 @@ from typing import Any
 import uuid_utils
 from benchmarks.lib import Row, WrongAnswer, interleave, memory
 
-from onetool.bundles import BundleStore
-from onetool.bundles.filenames import directory_names, tool_file_names
-from onetool.bundles.model import BundleDraft, ToolDraft
-from onetool.bundles.records import BundleFile, ToolFile
-from onetool.transports.mcp.mcp_server import record_session
+from onetool.server.mcp.mcp_server import record_session
+from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.filenames import directory_names, tool_file_names
+from onetool.sources.bundles.model import BundleDraft, ToolDraft
+from onetool.sources.bundles.records import BundleFile, ToolFile
 
 FEW, MANY = 100, 100_000
 BUNDLES = 50
@@ -148,8 +148,8 @@ def serve(folder: Path) -> dict[str, float]:
 
 async def run_server(folder: Path) -> dict[str, float]:
     from onetool.app import OneTool
-    from onetool.config.model import Settings
-    from onetool.logging import Log
+    from onetool.settings.model import Settings
+    from onetool.util.logging import Log
 
     found: dict[str, float] = {}
 

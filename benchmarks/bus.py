@@ -11,7 +11,7 @@ from benchmarks.lib import Row, WrongAnswer, interleave_async
 from onetool.app import OneTool
 from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import ToolContext
+from onetool.util.context import ToolContext
 
 FEW, MANY = 10, 10_000
 TOOL = "bench.tool_5"

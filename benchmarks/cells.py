@@ -11,11 +11,11 @@ from typing import Any
 
 from benchmarks.lib import TIMEOUT_SECONDS, Row, WrongAnswer, interleave_async
 
-from onetool.children.channel import Channel
-from onetool.core.context import Result
 from onetool.errors import ToolError
-from onetool.runner.cells import CellLimits
-from onetool.runner.launch import Launcher, launcher_for
+from onetool.processes.channel import Channel
+from onetool.runs.cells import CellLimits
+from onetool.runs.launch import Launcher, launcher_for
+from onetool.util.context import Result
 
 CELLS = 10
 PROCESSES = 3

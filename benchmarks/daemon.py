@@ -37,7 +37,7 @@ from benchmarks.lib import (
 )
 from benchmarks.roundtrip import call_after_pause, split_calls
 
-from onetool.daemon_client import STANDALONE
+from onetool.processes.daemon_client import STANDALONE
 
 CLIENTS = 10
 UPSTREAM_SERVERS = 8

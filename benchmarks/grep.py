@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Permission, ToolContext
-from onetool.tools import grep_tools
+from onetool.sources.builtin import grep_tools
+from onetool.util.context import Permission, ToolContext
 
 FOLDERS, FILES, LINES = 200, 100, 120
 WORDS = {"needle": 50, "common": 1000}  # number of files that contain each word

@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.guarded_sets import list_exfiltrations, list_ordinary_tasks
 
 from onetool.app import OneTool
-from onetool.config.model import Agent, Settings
 from onetool.core.bus.bind import bind
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling
 from onetool.core.tool import Tool
-from onetool.proxy.definitions import Definition, ToolLists, cache_key, identify_origin
-from onetool.proxy.pins import accept, list_claims
+from onetool.settings.model import Agent, Settings
+from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, identify_origin
+from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.documents import DocumentFile, Documents
 
 READS = {"readOnlyHint": True}

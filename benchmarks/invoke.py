@@ -13,14 +13,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 from tests.http_support import page, serve_site
 
-from onetool.backends.http.backend import HttpBackend
-from onetool.backends.http.definition import HttpImpl
-from onetool.config.model import Http
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Permission, ToolContext
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.net import HostRules, Net
+from onetool.settings.model import Http
+from onetool.sources.http.backend import HttpBackend
+from onetool.sources.http.definition import HttpImpl
+from onetool.util.context import Permission, ToolContext
 
 CALLS = 50
 CONTEXT = ToolContext(permissions=frozenset({Permission.NETWORK}))

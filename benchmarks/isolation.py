@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from benchmarks.lib import Row, WrongAnswer, interleave_async, memory, tree
 
 from onetool import OneTool
-from onetool.config.model import Settings
-from onetool.runner.wasm_launcher import find_wasm_problem
+from onetool.runs.wasm_launcher import find_wasm_problem
+from onetool.settings.model import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

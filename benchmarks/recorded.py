@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.lib import Row, WrongAnswer
 
 from onetool.state.sqlite_database import Transaction
-from onetool.stats import rollup
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import CALL_COLUMNS, CallRecord, Recorder
-from onetool.stats.report import render_html
-from onetool.stats.summary import PERIODS, get_usage, summarize
+from onetool.state.stats import rollup
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import CALL_COLUMNS, CallRecord, Recorder
+from onetool.state.stats.report import render_html
+from onetool.state.stats.summary import PERIODS, get_usage, summarize
 
 CALLS, DAYS = 1_000_000, 365.0
 MAX_MS = 300.0

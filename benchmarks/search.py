@@ -20,10 +20,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from onetool.search import catalog
-from onetool.search.catalog import Search
-from onetool.search.documents import SearchDocument
-from onetool.search.words import drop_stop_words, plain, split_names
+from onetool.sources.search import catalog
+from onetool.sources.search.catalog import Search
+from onetool.sources.search.documents import SearchDocument
+from onetool.sources.search.words import drop_stop_words, plain, split_names
 
 TOOLS, QUESTIONS = 10_000, 300
 Scores = tuple[float, float, float]

@@ -22,10 +22,10 @@ from benchmarks import bundles, recorded
 from benchmarks.lib import Row
 
 from onetool.app import OneTool
-from onetool.config.model import Settings
-from onetool.logging import Log
-from onetool.transports.http.asgi_app import build
-from onetool.transports.http.request_checks import Bind
+from onetool.server.http.asgi_app import build
+from onetool.server.http.request_checks import Bind
+from onetool.settings.model import Settings
+from onetool.util.logging import Log
 
 CALLS, TOOLS = 1_000_000, 100_000
 FEWER_CALLS, FEWER_TOOLS = 200_000, 5_000

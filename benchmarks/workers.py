@@ -18,7 +18,7 @@ from benchmarks.lib import ONETOOL, SERVERS, Row, WrongAnswer, interleave, inter
 from benchmarks.startup import start
 
 from onetool.app import OneTool
-from onetool.extensions.environments import make_uv_environment
+from onetool.sources.extensions.environments import make_uv_environment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

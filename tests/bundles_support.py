@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onetool.bundles import BundleStore
 from onetool.errors import BundleError
+from onetool.sources.bundles import BundleStore
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

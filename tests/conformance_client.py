@@ -16,13 +16,13 @@ import httpx2
 
 from onetool.app import OneTool
 from onetool.errors import SignInRequired, ToolError
-from onetool.logging import Log
 from onetool.net import ANY_HOST, Net
-from onetool.oauth import sign_ins
-from onetool.oauth.credential import SignInTarget
-from onetool.oauth.discovery import Discovery
-from onetool.oauth.guarded_http import GuardedHttp
-from onetool.oauth.pending import parse_callback
+from onetool.net.oauth import sign_ins
+from onetool.net.oauth.credential import SignInTarget
+from onetool.net.oauth.discovery import Discovery
+from onetool.net.oauth.guarded_http import GuardedHttp
+from onetool.net.oauth.pending import parse_callback
+from onetool.util.logging import Log
 
 MAX_SIGN_INS = 3
 REDIRECT = "http://127.0.0.1:9/callback"

@@ -24,13 +24,13 @@ from tests.proxy_support import CACHE, install_once
 from tests.support import TIMEOUT_SECONDS, advance_time
 
 from onetool.app import OneTool
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
-from onetool.logging import Log
-from onetool.paths import Directories
-from onetool.transports.http.http_server import HttpServer
-from onetool.transports.http.request_checks import Bind
-from onetool.transports.mcp.exposed_tools import check
+from onetool.server.http.http_server import HttpServer
+from onetool.server.http.request_checks import Bind
+from onetool.server.mcp.exposed_tools import check
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.util.logging import Log
 
 FIXTURES = Path(__file__).parent / "e2e" / "servers" / "conformance_fixtures.py"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"

@@ -32,11 +32,11 @@ from tests.support import (
     list_descendants,
 )
 
-from onetool.daemon_client import PROTOCOL, STANDALONE
+from onetool.processes.daemon_client import PROTOCOL, STANDALONE
 
 ROOT = Path(__file__).parents[1]
 CLIENT = (sys.executable, PROGRAM)  # not `PROGRAM` alone, which is forked without its start
-MODULE = "onetool.daemon"
+MODULE = "onetool.server.daemon"
 
 
 @dataclass(frozen=True)

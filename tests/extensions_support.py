@@ -8,8 +8,8 @@ from anyio.from_thread import start_blocking_portal
 from tests.support import ISOLATION_ENVIRONMENT, App
 
 from onetool.app import OneTool
-from onetool.config.settings_reader import read_settings
-from onetool.logging import Log
+from onetool.settings.settings_reader import read_settings
+from onetool.util.logging import Log
 
 # The same for all tests, so that uv creates one environment for all of them.
 HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'

@@ -189,9 +189,9 @@ async def rehearse() -> None:
     from pydantic import BaseModel
 
     from onetool.app import OneTool
-    from onetool.config.model import Settings
-    from onetool.logging import Log
-    from onetool.transports.mcp.mcp_server import OneToolServer
+    from onetool.server.mcp.mcp_server import OneToolServer
+    from onetool.settings.model import Settings
+    from onetool.util.logging import Log
 
     models = [BaseModel]
     for model in models:

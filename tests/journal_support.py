@@ -17,15 +17,15 @@ from typing import Any
 
 from tests.runs_support import open_runs
 
-from onetool.config.model import Agent
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Caller, Effect, RunScope, ToolContext
-from onetool.logging import Log
-from onetool.runner.answer import Answer
+from onetool.runs.answer import Answer
 from onetool.runs.gate import Gate
 from onetool.runs.runs import Runs
+from onetool.settings.model import Agent
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunState
 from onetool.state.run_store import RunStore
+from onetool.util.context import Caller, Effect, RunScope, ToolContext
+from onetool.util.logging import Log
 
 WRITES = frozenset({"put_run", "write_calls", "set_state", "decide", "resolve", "claim"})
 OPEN = Agent(policy="open")

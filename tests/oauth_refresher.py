@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from onetool.app import OneTool
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
-from onetool.logging import Log
-from onetool.oauth.sign_ins import identify
-from onetool.paths import Directories
+from onetool.net.oauth.sign_ins import identify
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.util.logging import Log
 
 CALL_EVERY = 10
 

@@ -13,12 +13,12 @@ from tests.authorization_server import AuthorizationServer, approve, find_callba
 from tests.support import PROGRAM, App, configure, environment
 
 from onetool.app import OneTool
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
-from onetool.logging import Log
-from onetool.oauth.pending import parse_callback
-from onetool.oauth.sign_ins import identify
-from onetool.paths import Directories
+from onetool.net.oauth.pending import parse_callback
+from onetool.net.oauth.sign_ins import identify
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.util.logging import Log
 
 URL = re.compile(r"https?://\S*code_challenge\S*")
 

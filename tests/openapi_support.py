@@ -21,14 +21,14 @@ from tests.conftest import find_program
 from tests.proxy_support import CACHE, install_once
 from tests.support import eventually
 
-from onetool.backends.http.backend import FileUploads
-from onetool.backends.http.definition import HttpImpl
-from onetool.backends.http.placeholders import Placeholder, UploadedFile, Values
-from onetool.bundles.imported import BundleImport
-from onetool.bundles.openapi import to_bundle
-from onetool.core.context import ToolContext
 from onetool.core.schema import Schema
 from onetool.net.messages import Request
+from onetool.sources.bundles.imported import BundleImport
+from onetool.sources.bundles.openapi import to_bundle
+from onetool.sources.http.backend import FileUploads
+from onetool.sources.http.definition import HttpImpl
+from onetool.sources.http.placeholders import Placeholder, UploadedFile, Values
+from onetool.util.context import ToolContext
 
 NPM = {
     "@octokit/openapi": "23.0.2",

@@ -18,12 +18,12 @@ from anyio.from_thread import start_blocking_portal
 from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 
 from onetool.app import OneTool
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
-from onetool.logging import Log
-from onetool.paths import Directories
-from onetool.transports.http.http_server import HttpServer
-from onetool.transports.http.request_checks import Bind
+from onetool.server.http.http_server import HttpServer
+from onetool.server.http.request_checks import Bind
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.util.logging import Log
 from onetool_child.json_types import JsonObject
 
 UNKNOWN: Final = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"

@@ -14,21 +14,21 @@ from typing import Any
 from anyio.to_thread import run_sync
 from tests.support import PROGRAM, TIMEOUT_SECONDS, environment
 
-from onetool.config.model import Agent, Settings
-from onetool.config.settings_reader import wrap_settings
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
-from onetool.logging import Log
-from onetool.results.blobs import Media
-from onetool.results.store import StoredResults
-from onetool.runner.answer import Presenter
-from onetool.runner.cells import CellLimits, Cells
-from onetool.runner.runner import Runner
+from onetool.runs.answer import Presenter
+from onetool.runs.cells import CellLimits, Cells
+from onetool.runs.results.blobs import Media
+from onetool.runs.results.store import StoredResults
+from onetool.runs.runner import Runner
 from onetool.runs.runs import Runs
+from onetool.settings.model import Agent, Settings
+from onetool.settings.settings_reader import wrap_settings
 from onetool.state.changes import Changes
 from onetool.state.opening import open_files
 from onetool.state.run_records import CallState, DurableCall, RunRecord, RunState
 from onetool.state.run_store import RunStore
+from onetool.util.logging import Log
 from onetool.util.redact import Redactor
 
 # The first terminal that the leader of a session opens becomes its controlling terminal.

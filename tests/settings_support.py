@@ -15,9 +15,9 @@ from tests.rest_support import Rest, make_client
 from tests.support import TIMEOUT_SECONDS, configure, environment
 
 from onetool.app import OneTool
-from onetool.config.settings_reader import examine_settings, read_settings
-from onetool.logging import Log
-from onetool.transports.http.http_server import HttpServer
+from onetool.server.http.http_server import HttpServer
+from onetool.settings.settings_reader import examine_settings, read_settings
+from onetool.util.logging import Log
 from onetool.util.token_ids import hash_token
 
 TOKENS: Final = {scope: f"ot_{scope}-token-of-ada" for scope in ("use", "approve", "admin", "owner")}

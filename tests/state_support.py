@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from onetool.results.blobs import DEFAULT_MAX_BYTES, Media
-from onetool.results.files import ResultFiles
-from onetool.results.quota import Quota
-from onetool.results.store import StoredResults
+from onetool.runs.results.blobs import DEFAULT_MAX_BYTES, Media
+from onetool.runs.results.quota import Quota
+from onetool.runs.results.store import StoredResults
+from onetool.state.result_files import ResultFiles
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 
 SEARCH_SECONDS = 30.0

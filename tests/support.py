@@ -28,12 +28,12 @@ from tests import forked_program
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.config.model import Settings
-from onetool.core.context import Caller, Result
-from onetool.extensions.environments import make_uv_environment
-from onetool.logging import Log
-from onetool.runner.answer import Answer
-from onetool.runner.run_output import RunOutput
+from onetool.runs.answer import Answer
+from onetool.runs.run_output import RunOutput
+from onetool.settings.model import Settings
+from onetool.sources.extensions.environments import make_uv_environment
+from onetool.util.context import Caller, Result
+from onetool.util.logging import Log
 
 T = TypeVar("T")
 PROGRAM = forked_program.PROGRAM

@@ -23,8 +23,8 @@ from tests.rest_support import ServedApp, serve_app
 
 from onetool import ToolContext, tool
 from onetool.core.schema import Schema
-from onetool.core.system import get_system
 from onetool.core.tool import Tool
+from onetool.sources.system import get_system
 from onetool_child.json_types import JsonObject
 
 SWITCHES: Final = (

@@ -15,10 +15,10 @@ from anyio.from_thread import start_blocking_portal
 from tests.support import App
 
 from onetool.app import OneTool
-from onetool.config.settings_reader import read_settings
-from onetool.core.context import Result
-from onetool.extensions.environments import PASSED_VARIABLES
-from onetool.logging import Log
+from onetool.settings.settings_reader import read_settings
+from onetool.sources.extensions.environments import PASSED_VARIABLES
+from onetool.util.context import Result
+from onetool.util.logging import Log
 
 HEADER = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["six"]\n# ///\n'
 

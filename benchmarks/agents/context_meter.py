@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from onetool.stats.details import count_tokens
+from onetool.state.stats.details import count_tokens
 
 CACHED_SHARE = 0.1  # price of a cached input token, relative to one that is not cached
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from onetool.errors import ToolError
-from onetool.extensions.environments import find_uv, make_script_environment
-from onetool.paths import FOLDER
+from onetool.settings.paths import FOLDER
+from onetool.sources.extensions.environments import find_uv, make_script_environment
 from onetool.util.locks import locked
 
 PACKAGES = ("bfcl-eval==2026.3.23", "mpmath==1.4.1")

@@ -21,7 +21,7 @@ from benchmarks.agents.tasks import Task
 from mcp import Client, StdioServerParameters
 
 from onetool.errors import ToolError
-from onetool.paths import CONFIG, FOLDER
+from onetool.settings.paths import CONFIG, FOLDER
 
 REFRESH_SECONDS = 60
 LIST_TOOLS = """

@@ -20,8 +20,8 @@ from docs.pictures.terminal_svg import CONTROL_CHARACTERS, render_svg  # noqa: E
 from tests.rest_support import serve_app  # noqa: E402
 from tests.ui_support import launch_chromium, open_page  # noqa: E402 - needs the line above
 
-from onetool import paths  # noqa: E402
 from onetool.cli import demo  # noqa: E402
+from onetool.settings import paths  # noqa: E402
 
 PROGRAM: Final = Path(sys.executable).with_name("onetool")
 SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "Savings")

@@ -176,7 +176,7 @@ class Key:
 
 
 def render_settings() -> Lines:
-    from onetool.config.model import Settings
+    from onetool.settings.model import Settings
 
     yield "Settings"
     yield from _wrap_paragraph(
@@ -205,7 +205,7 @@ def _iterate_sections(model: Any, path: str = "") -> Iterator[tuple[str, list[Ke
 def _read_key(model: Any, name: str, field: Any) -> Key:
     description = _read_descriptions(model).get(name)
     if not description:
-        raise SystemExit(f"{model.__name__}.{name} in src/onetool/config/model.py has no description")
+        raise SystemExit(f"{model.__name__}.{name} in src/onetool/settings/model.py has no description")
     return Key(field.alias or name, field.annotation, _format_default(field), description)
 
 
@@ -297,8 +297,8 @@ def render_tools() -> Lines:
 
 def _list_packs() -> list[tuple[str, str, list[Any]]]:
     """Return the name, the slug and the tools of each built-in pack. `ot.help` links the page with the slug."""
-    from onetool.runner.tool_loader import load_builtin_tools
-    from onetool.tools.help_text import DOC_SLUGS
+    from onetool.runs.tool_loader import load_builtin_tools
+    from onetool.sources.builtin.help_text import DOC_SLUGS
 
     found = sorted(load_builtin_tools(), key=attrgetter("name"))
     packs = groupby(found, key=lambda tool: tool.pack or tool.name)
@@ -316,7 +316,7 @@ def render_pack(pack: str, tools: Iterable[Any]) -> Lines:
 
 
 def _describe_pack(pack: str) -> str:
-    summary = _get_summary(importlib.import_module(f"onetool.tools.{pack}_tools"))
+    summary = _get_summary(importlib.import_module(f"onetool.sources.builtin.{pack}_tools"))
     return _to_sentence(summary.partition(": ")[2] or summary)
 
 
@@ -338,7 +338,7 @@ def _render_tool(tool: Any) -> Lines:
 
 
 def _format_permissions(tool: Any) -> str:
-    from onetool.core.context import sort_permissions
+    from onetool.util.context import sort_permissions
 
     words = ", ".join(f"`{one}`" for one in sort_permissions(tool.permissions))
     extra = [
@@ -375,7 +375,7 @@ def _render_cell_functions() -> Lines:
 
 def _list_bundles() -> list[Any]:
     """Return the bundles of the package, each with its tools."""
-    from onetool import bundles
+    from onetool.sources import bundles
 
     found = []
     for directory in sorted((Path(inspect.getfile(bundles)).parent / "builtin").iterdir()):
@@ -444,7 +444,7 @@ def _format_bases(cls: type) -> str:
 
 
 def render_rest() -> Lines:
-    from onetool.transports.http.errors import STATUS
+    from onetool.server.http.errors import STATUS
 
     document = asyncio.run(_fetch_openapi())
     operations = [said for methods in document["paths"].values() for said in methods.values()]
@@ -483,10 +483,10 @@ def _format_statuses(operation: Mapping[str, Any], common: list[str]) -> str:
 async def _fetch_openapi() -> dict[str, Any]:
     """Request the document from the application, so that it is what clients see."""
     from onetool import OneTool
-    from onetool.config.model import Settings
-    from onetool.logging import Log
-    from onetool.transports.http.asgi_app import build
-    from onetool.transports.http.request_checks import Bind
+    from onetool.server.http.asgi_app import build
+    from onetool.server.http.request_checks import Bind
+    from onetool.settings.model import Settings
+    from onetool.util.logging import Log
 
     with TemporaryDirectory() as folder:
         async with OneTool(Settings(), folder=Path(folder), log=Log()) as app:
@@ -610,7 +610,9 @@ def _is_overload(one: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def render_modules() -> Lines:
     yield "Modules"
-    yield from _wrap_paragraph("The first line of each module's docstring. `ARCHITECTURE.md` explains the packages.")
+    yield from _wrap_paragraph(
+        "The first paragraph of each module's docstring. `ARCHITECTURE.md` explains the packages."
+    )
     yield ""
     for package in SOURCES:
         for directory in sorted(path.parent for path in package.rglob("*.py") if path.name == "__init__.py"):
@@ -631,7 +633,7 @@ def _render_directory(directory: Path) -> Lines:
 
 def _read_summary(module: Path) -> str:
     docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
-    return docstring.partition("\n")[0]
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def list_pages() -> dict[str, Callable[[], Lines]]:

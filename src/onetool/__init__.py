@@ -4,20 +4,20 @@ TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the c
 if TYPE_CHECKING:
     from typing import Any
 
-    from onetool.adapters.providers import (
+    from onetool.app import OneTool
+    from onetool.core.bus.bus import ToolBus
+    from onetool.core.tool import tool
+    from onetool.errors import Cancelled, CannotAsk, ToolError
+    from onetool.integrations.providers import (
         call_anthropic_tool,
         call_openai_tool,
         to_anthropic_tools,
         to_openai_tools,
     )
-    from onetool.app import OneTool
-    from onetool.config.model import Settings
-    from onetool.core.bus.bus import ToolBus
-    from onetool.core.context import CallClient, Context, Permission, Result, ToolContext
-    from onetool.core.tool import tool
-    from onetool.errors import Cancelled, CannotAsk, ToolError
-    from onetool.runner.answer import Answer
-    from onetool.transports.http.mounted_app import asgi
+    from onetool.runs.answer import Answer
+    from onetool.server.http.mounted_app import asgi
+    from onetool.settings.model import Settings
+    from onetool.util.context import CallClient, Context, Permission, Result, ToolContext
     from onetool_child.interface import File
 
 __all__ = [
@@ -45,24 +45,24 @@ __all__ = [
 # Where each public name is defined. No module of this package has the name of one of them, because importing such a
 # module would replace the name.
 _MODULES = {
-    "Answer": "onetool.runner.answer",
-    "CallClient": "onetool.core.context",
+    "Answer": "onetool.runs.answer",
+    "CallClient": "onetool.util.context",
     "Cancelled": "onetool.errors",
     "CannotAsk": "onetool.errors",
-    "Context": "onetool.core.context",
+    "Context": "onetool.util.context",
     "File": "onetool_child.interface",
     "OneTool": "onetool.app",
-    "Permission": "onetool.core.context",
-    "Result": "onetool.core.context",
-    "Settings": "onetool.config.model",
+    "Permission": "onetool.util.context",
+    "Result": "onetool.util.context",
+    "Settings": "onetool.settings.model",
     "ToolBus": "onetool.core.bus.bus",
-    "ToolContext": "onetool.core.context",
+    "ToolContext": "onetool.util.context",
     "ToolError": "onetool.errors",
-    "asgi": "onetool.transports.http.mounted_app",
-    "call_anthropic_tool": "onetool.adapters.providers",
-    "call_openai_tool": "onetool.adapters.providers",
-    "to_anthropic_tools": "onetool.adapters.providers",
-    "to_openai_tools": "onetool.adapters.providers",
+    "asgi": "onetool.server.http.mounted_app",
+    "call_anthropic_tool": "onetool.integrations.providers",
+    "call_openai_tool": "onetool.integrations.providers",
+    "to_anthropic_tools": "onetool.integrations.providers",
+    "to_openai_tools": "onetool.integrations.providers",
     "tool": "onetool.core.tool",
 }
 

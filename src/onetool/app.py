@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, Self
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.backends.threads import LoopThread, call_blocking, reject_event_loop
-from onetool.config.live_settings import LiveSettings
-from onetool.config.load import Examined, Loaded
-from onetool.config.model import Settings
-from onetool.config.settings_reader import SettingsReader, examine_settings, validate_settings, wrap_settings
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Caller, ToolContext
-from onetool.llm import LanguageModel
-from onetool.logging import Log
-from onetool.oauth.sign_ins import SignIns
-from onetool.parts import MakeCells, PartsFactory, SharedProcesses, make_sources
-from onetool.runner.answer import Answer
+from onetool.core.live_settings import LiveSettings
+from onetool.core.telemetry import Telemetry
+from onetool.core.threads import LoopThread, call_blocking, reject_event_loop
+from onetool.net.oauth.sign_ins import SignIns
+from onetool.runs.answer import Answer
 from onetool.runs.live_runs import LiveRuns
+from onetool.runs.parts import MakeCells, PartsFactory, SharedProcesses, make_sources
 from onetool.runs.runs import Runs
-from onetool.search.search_documents import CatalogSearch
+from onetool.settings.load import Examined, Loaded
+from onetool.settings.model import Settings
+from onetool.settings.settings_reader import SettingsReader, examine_settings, validate_settings, wrap_settings
+from onetool.sources.llm import LanguageModel
+from onetool.sources.search.search_documents import CatalogSearch
 from onetool.state.changes import Changes
-from onetool.telemetry import Telemetry
+from onetool.util.context import Caller, ToolContext
+from onetool.util.logging import Log
 from onetool.util.running_servers import OwnPorts
 from onetool.util.shared_flight import SharedFlight
 
@@ -215,6 +215,6 @@ class OneTool:
 
     async def health(self) -> dict[str, Any]:
         """Return the health report; `findings` are the problems as data."""
-        from onetool.checks import report_health
+        from onetool.sources.checks import report_health
 
         return await self.health_reports.join(lambda: report_health(self))

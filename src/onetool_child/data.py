@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 200
 MAX_INDENTATION_BYTES = 1 << 24
-FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # of `__format__`; `onetool.core.render` writes them
+FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # of `__format__`; `onetool.util.render` writes them
 
 
 MAX_RECORD_CHARS = 1_000  # a longer record is split into its items

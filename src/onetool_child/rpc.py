@@ -1,6 +1,6 @@
 """JSON-RPC 2.0 over a pair of descriptors, in both directions and from any thread; see `messages` for the framing.
 
-This is the child's end, which blocks; the server's end is `onetool.children.channel`. There is no reader thread: a
+This is the child's end, which blocks; the server's end is `onetool.processes.channel`. There is no reader thread: a
 thread that waits for an answer reads, and hands over the answers of other threads. A call from one thread costs one
 write and one read.
 """

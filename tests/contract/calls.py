@@ -7,7 +7,7 @@ any permission (`SETTINGS`). `BACKENDS` calls the small tools that `test_backend
 from dataclasses import dataclass, field
 from typing import Any
 
-from onetool.tools.help_text import OVERVIEW
+from onetool.sources.builtin.help_text import OVERVIEW
 from onetool.util.version import __version__
 
 

@@ -19,22 +19,20 @@ import yaml
 from tests.postgres_support import get_database
 from tests.state_support import ResultStore, open_media
 
-from onetool.bundles import BundleStore
-from onetool.bundles.source import open_bundles
 from onetool.cli.main import command
-from onetool.config.load import load
-from onetool.config.model import Output, Token
-from onetool.config.trust import TrustFile
-from onetool.editing.planned_edit import EditConflict, ItemChange
-from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import StorageError, ToolError
-from onetool.extensions.environments import InterpreterFiles
-from onetool.logging import Log
-from onetool.paths import Directories, find_directories
-from onetool.proxy.definitions import Definition, ToolLists
-from onetool.results.blobs import Media
-from onetool.results.store import StoredResults
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.runs.results.blobs import Media
+from onetool.runs.results.store import StoredResults
+from onetool.settings.editing.planned_edit import EditConflict, ItemChange
+from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.load import load
+from onetool.settings.model import Output, Token
+from onetool.settings.paths import Directories, find_directories
+from onetool.settings.trust import TrustFile
+from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.source import open_bundles
+from onetool.sources.extensions.environments import InterpreterFiles
+from onetool.sources.upstream.definitions import Definition, ToolLists
 from onetool.state import opening
 from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
 from onetool.state.disabled_tools import DisabledTools
@@ -44,12 +42,14 @@ from onetool.state.notices import NoticeFiles
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.run_records import CallState, DurableCall, RunRecord
 from onetool.state.run_store import RunStore, RunTables
+from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import CallRecord, Recorder
+from onetool.state.stats.shapes import Shapes
+from onetool.state.stats.summary import summarize
 from onetool.state.storage import State
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import CallRecord, Recorder
-from onetool.stats.shapes import Shapes
-from onetool.stats.summary import summarize
+from onetool.util.logging import Log
 
 if TYPE_CHECKING:
     from onetool.state.file_kinds import AuditFile

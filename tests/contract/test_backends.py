@@ -16,10 +16,10 @@ from tests.support import App, open_app
 
 from onetool import Result, ToolContext, ToolError
 from onetool.core.bus.adapt import function_tool
-from onetool.core.context import permissions
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import ToolTimeout, describe
+from onetool.util.context import permissions
 
 Function = Callable[..., Any]
 AGENT = "helper"

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.contract.storage_kinds import open_postgres
 
-from onetool.paths import Directories
-from onetool.state.audit import AuditLog
+from onetool.core.audit import AuditLog
+from onetool.settings.paths import Directories
 from onetool.state.audit_records import AuditFilter
 from onetool.state.opening import open_files
 from onetool.state.run_records import RunRecord, StoredValues
-from onetool.stats.database import StatisticsDatabase, StatisticsFile
-from onetool.stats.details import FailureRecord, list_failures
-from onetool.stats.history import (
+from onetool.state.stats.database import StatisticsDatabase, StatisticsFile
+from onetool.state.stats.details import FailureRecord, list_failures
+from onetool.state.stats.history import (
     Position,
     RunFilter,
     find_run,
     iter_runs,
     list_page,
 )
-from onetool.stats.record import CallRecord, Recorder
-from onetool.stats.rollup import ALL_RUNS, BOUNDS, DAY
-from onetool.stats.spending import list_spending
+from onetool.state.stats.record import CallRecord, Recorder
+from onetool.state.stats.rollup import ALL_RUNS, BOUNDS, DAY
+from onetool.state.stats.spending import list_spending
 from onetool.util.redact import Redactor
 
 if TYPE_CHECKING:

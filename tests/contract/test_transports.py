@@ -11,8 +11,8 @@ from tests.contract.calls import SETTINGS, TRANSPORTS, Call
 from tests.rest_support import ServedApp, draft, serve_app
 from tests.support import App, Connection, configure, connect, get_texts, open_app, run_cli
 
-from onetool.core.context import Result
 from onetool.errors import describe
+from onetool.util.context import Result
 from onetool_child.errors import TREE
 
 Outcome = dict[str, Any]

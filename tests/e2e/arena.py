@@ -22,12 +22,12 @@ from tests.e2e import demo_pack
 from tests.e2e.missing_layers import pretend_that_this_kernel_has_no
 
 from onetool.app import OneTool
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
 from onetool.core.bus.adapt import function_tool
-from onetool.paths import Directories
-from onetool.runner.cells import Cells
-from onetool.runner.launch import SpawnLauncher
+from onetool.runs.cells import Cells
+from onetool.runs.launch import SpawnLauncher
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
 from onetool_child.confine import landlock_version
 
 OTHER_SECRET = "a-secret-of-the-configuration"

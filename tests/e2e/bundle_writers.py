@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from onetool.bundles import BundleStore, StoredTool
 from onetool.errors import BundleError
+from onetool.sources.bundles import BundleStore, StoredTool
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=3)
 FULL, EMPTY, OVER, NEW = (f"0192f0c1-7a10-7c3e-9d2b-00000000000{number}" for number in range(4))

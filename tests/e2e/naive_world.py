@@ -21,8 +21,8 @@ from tests.openapi_support import github
 from tests.proxy_support import MODERN, node_server, python_server
 from tests.support import configure, run_cli
 
-from onetool.bundles.importer import import_bundle
-from onetool.bundles.openapi import to_bundle
+from onetool.sources.bundles.importer import import_bundle
+from onetool.sources.bundles.openapi import to_bundle
 
 WRITING_TOOLS = ["write_file", "edit_file", "create_directory", "move_file"]  # the agent may not write
 GITHUB_TAGS = {"issues", "pulls", "gists", "repos", "search", "git"}

@@ -20,10 +20,10 @@ from onetool import (
     to_openai_tools,
     tool,
 )
-from onetool.adapters.model_tools import decode_name, encode_name
-from onetool.backends.python import PythonBackend
+from onetool.core.python_backend import PythonBackend
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
+from onetool.integrations.model_tools import decode_name, encode_name
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 READ = ToolContext(permissions=frozenset({Permission.READ}))
@@ -201,7 +201,7 @@ def assert_explained(bus: ToolBus, name: str, arguments: str, *expected: str, co
 def test_langchain_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> None:
     from langchain_core.tools import ToolException, tool as langchain_tool
 
-    from onetool.adapters.langchain import to_langchain_tools
+    from onetool.integrations.langchain import to_langchain_tools
 
     (report,) = to_langchain_tools(bus, READ)
     assert (report.name, report.args["city"]["type"]) == ("weather-get--report", "string")
@@ -234,7 +234,7 @@ def test_pydantic_ai_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> 
     from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
     from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-    from onetool.adapters.pydantic_ai import OneToolToolset
+    from onetool.integrations.pydantic_ai import OneToolToolset
 
     def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         returned = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]

@@ -21,8 +21,8 @@ from tests.state_support import open_media
 from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
 
 from onetool.admin.permission_check import UNLIMITED
-from onetool.core.context import ToolContext
 from onetool.core.tool import tool
+from onetool.util.context import ToolContext
 from onetool.util.token_ids import hash_token
 
 ERAS = ["auto", "legacy"]

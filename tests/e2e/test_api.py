@@ -29,8 +29,8 @@ from onetool.app import OneTool
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import ConfigError
-from onetool.logging import Log
-from onetool.transports.http.http_server import HttpServer
+from onetool.server.http.http_server import HttpServer
+from onetool.util.logging import Log
 from onetool.util.token_ids import hash_token
 from onetool_child.json_types import JsonObject
 

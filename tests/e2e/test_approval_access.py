@@ -16,13 +16,13 @@ from tests.runs_support import answer_in_terminal, make_call, read_states, store
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool import tool
-from onetool.config.model import ApprovalNotice
-from onetool.logging import Log
-from onetool.runner.isolation import PYTHON
 from onetool.runs import notifier
+from onetool.runs.isolation import PYTHON
 from onetool.runs.notifier import ENVIRONMENT
+from onetool.settings.model import ApprovalNotice
 from onetool.state.run_records import CallState, RunState
 from onetool.state.run_store import RunStore
+from onetool.util.logging import Log
 from onetool.util.redact import Redactor
 from onetool.util.token_ids import hash_token
 from onetool_child.json_types import JsonObject

@@ -22,7 +22,7 @@ from tests.support import eventually, get_texts, list_descendants
 
 import onetool
 from onetool import ToolError
-from onetool.transports.http.mounted_app import AsgiApp
+from onetool.server.http.mounted_app import AsgiApp
 from onetool.util.token_ids import hash_token
 
 TOKEN = "ot_0123456789abcdef0123456789abcdef"

@@ -73,7 +73,7 @@ def test_acknowledged_changes_of_killed_writers_are_stored(tmp_path: Path) -> No
 READER = """
 import sys
 from pathlib import Path
-from onetool.bundles import BundleStore
+from onetool.sources.bundles import BundleStore
 
 store = BundleStore(Path(sys.argv[1]))
 for line in sys.stdin:

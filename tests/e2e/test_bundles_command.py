@@ -11,7 +11,7 @@ import pytest
 from tests.bundles_support import new_bundle, open_store, tool_body
 from tests.support import PROGRAM, configure, connect, environment, get_texts, run_cli
 
-from onetool.bundles import archive
+from onetool.sources.bundles import archive
 
 PARSES = {"pythonImpl": {"function": "json.parse"}}
 

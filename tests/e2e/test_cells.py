@@ -43,9 +43,9 @@ from tests.support import (
     open_app,
 )
 
-from onetool.runner import launch
-from onetool.runner.answer import Answer
-from onetool.runner.wasm_launcher import find_wasm_problem
+from onetool.runs import launch
+from onetool.runs.answer import Answer
+from onetool.runs.wasm_launcher import find_wasm_problem
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="requires pidfd_open (Linux)")
 

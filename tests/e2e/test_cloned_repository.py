@@ -20,15 +20,15 @@ from tests.proxy_support import HOSTILE, hostile_server
 from tests.runs_support import make_call
 from tests.support import PROGRAM, Connection, configure, connect, environment, get_texts
 
-from onetool.config.model import Server
-from onetool.config.trust import is_trusted, trust
-from onetool.extensions.pep723 import parse_header
-from onetool.proxy.definitions import Definition, identify_origin
-from onetool.proxy.pins import accept, list_claims
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.settings.model import Server
+from onetool.settings.trust import is_trusted, trust
+from onetool.sources.extensions.pep723 import parse_header
+from onetool.sources.upstream.definitions import Definition, identify_origin
+from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.run_records import Decision, Grant, RunRecord, RunState
 from onetool.state.run_store import RunStore
+from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 
 SECRET = "canary-of-the-project"
 ECHO = "def echo(text: str) -> str:\n    return text\n"

@@ -18,7 +18,7 @@ from tests.conftest import find_program
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, run_cli
 
 from onetool.cli.main import COMMANDS
-from onetool.config.trust import trust
+from onetool.settings.trust import trust
 from onetool.state.documents import DocumentFile, Documents
 
 SETTINGS = """

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.support import PROGRAM, connect, environment, run_cli
 
-from onetool.clients.catalog import CLIENTS, Machine
-from onetool.config.load import load
-from onetool.config.trust import is_trusted
-from onetool.paths import find_directories
+from onetool.settings.clients.catalog import CLIENTS, Machine
+from onetool.settings.load import load
+from onetool.settings.paths import find_directories
+from onetool.settings.trust import is_trusted
 from onetool.util import yaml_loader
 
 SETTINGS = """{

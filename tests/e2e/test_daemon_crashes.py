@@ -32,7 +32,7 @@ from tests.proxy_support import hostile_server
 from tests.support import TIMEOUT_SECONDS, ProcessWatch, RawClient, eventually, list_descendants
 from tests.workers_support import write_pack
 
-from onetool.daemon_client import SILENCE_SECONDS
+from onetool.processes.daemon_client import SILENCE_SECONDS
 
 LAB = """
 import os, time
@@ -183,7 +183,7 @@ def test_a_daemon_killed_while_it_starts_is_started_again(lab: DaemonHome) -> No
 
 START_AND_KILL = """
 import os, signal, sys, time
-import onetool.daemon_client as client
+import onetool.processes.daemon_client as client
 from onetool.cli.start import main as start_command
 
 start = client._start
@@ -197,7 +197,7 @@ def start_and_kill(listener, path):
                 words = open(f"/proc/{pid}/cmdline").read().split("\\0")
             except OSError:
                 continue
-            if "onetool.daemon" in words and path in words:
+            if "onetool.server.daemon" in words and path in words:
                 handle = os.pidfd_open(int(pid))
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 while not client._wait_for(handle, "POLLIN", 10):

@@ -22,8 +22,8 @@ from tests.daemon_support import CLIENT, DaemonHome, open_daemon_home, text_of
 from tests.disk_support import mount_disk
 from tests.support import RawClient
 
-from onetool import daemon_client
-from onetool.daemon.handshake import NotServed, _check_confinement
+from onetool.processes import daemon_client
+from onetool.server.daemon.handshake import NotServed, _check_confinement
 
 CLIENTS = 10
 IMPATIENT = (

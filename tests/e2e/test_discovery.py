@@ -21,9 +21,15 @@ from tests.proxy_support import hostile_server
 from tests.rest_support import serve_app
 from tests.support import PROGRAM, App, configure, connect, environment, eventually, is_within, open_app, run_cli
 
-from onetool.config.model import Settings
-from onetool.proxy.definitions import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, Definition, ToolLists, cache_key
-from onetool.proxy.servers import LIST_SECONDS
+from onetool.settings.model import Settings
+from onetool.sources.upstream.definitions import (
+    FIRST_RETRY_SECONDS,
+    MAX_RETRY_SECONDS,
+    Definition,
+    ToolLists,
+    cache_key,
+)
+from onetool.sources.upstream.servers import LIST_SECONDS
 from onetool.state.documents import DocumentFile, Documents
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})

@@ -28,13 +28,13 @@ from tests.proxy_support import hostile_server
 from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.app import OneTool
-from onetool.bundles.bundle_store import BundleStore
-from onetool.config.settings_reader import examine_settings, read_settings
 from onetool.errors import ToolError
+from onetool.settings.settings_reader import examine_settings, read_settings
+from onetool.sources.bundles.bundle_store import BundleStore
 from onetool.state.run_records import RunRecord
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
-from onetool.stats.tables import VERSION as STATISTICS_VERSION
+from onetool.state.stats.tables import VERSION as STATISTICS_VERSION
 
 pytestmark = pytest.mark.slow
 ECHO = "def echo(text: str) -> str:\n    return text\n"

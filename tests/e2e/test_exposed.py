@@ -18,7 +18,7 @@ from tests.proxy_support import node_server
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, connect, eventually, run_cli
 
 from onetool.core.tool import tool
-from onetool.proxy.upstream import Upstream
+from onetool.sources.upstream.upstream import Upstream
 from onetool.state.documents import DocumentFile, Documents
 from onetool.util.token_ids import hash_token
 

@@ -28,7 +28,7 @@ from tests.support import (
 )
 from tests.workers_support import write_pack
 
-from onetool.bundles.archive import pack
+from onetool.sources.bundles.archive import pack
 
 SERVER = Path(__file__).parent / "servers" / "scripted.py"
 ANY = {"type": "object"}

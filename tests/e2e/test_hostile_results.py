@@ -12,8 +12,8 @@ from tests.support import ISOLATION, App, give, open_app
 
 from onetool import ToolError, tool
 from onetool.app import OneTool
-from onetool.config.model import Settings
-from onetool.logging import Log
+from onetool.settings.model import Settings
+from onetool.util.logging import Log
 
 # The code finds its end of the socket and writes arbitrary data. In a WebAssembly sandbox, it is always descriptor 2.
 OWN = "os.fdopen(next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}')), 'wb', 0, closefd=False)"

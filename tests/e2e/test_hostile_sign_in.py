@@ -12,17 +12,17 @@ from tests.authorization_server import AuthorizationServer, Knobs, authorization
 from tests.oauth_support import call_as, open_signed_app, sign_in
 from tests.support import App
 
-from onetool.config.model import OAuth
 from onetool.errors import NetworkError, SignInRequired, ToolError
 from onetool.net import ANY_HOST, Net
-from onetool.oauth import guarded_http
-from onetool.oauth.credential import Credential, Identity, SignInTarget
-from onetool.oauth.discovery import ServerMetadata
-from onetool.oauth.failures import TokenRejected
-from onetool.oauth.guarded_http import GuardedHttp
-from onetool.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
-from onetool.oauth.sign_ins import identify
-from onetool.oauth.token_requests import TokenRequests
+from onetool.net.oauth import guarded_http
+from onetool.net.oauth.credential import Credential, Identity, SignInTarget
+from onetool.net.oauth.discovery import ServerMetadata
+from onetool.net.oauth.failures import TokenRejected
+from onetool.net.oauth.guarded_http import GuardedHttp
+from onetool.net.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
+from onetool.net.oauth.sign_ins import identify
+from onetool.net.oauth.token_requests import TokenRequests
+from onetool.settings.model import OAuth
 
 REDIRECT = "http://127.0.0.1:9/callback"
 

@@ -22,11 +22,11 @@ from tests.http_support import serve_site
 from tests.rest_support import ServedApp, get_error_code, make_client, raw, serve_app, serve_process
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, eventually
 
-from onetool.config.model import RunLimits
-from onetool.logging import Log
-from onetool.transports.http import http_server, timeouts
-from onetool.transports.http.body_limit import IMPORTS, MAX_BODY_BYTES, MAX_IMPORT_BYTES
-from onetool.transports.http.timeouts import ConnectionLimiter
+from onetool.server.http import http_server, timeouts
+from onetool.server.http.body_limit import IMPORTS, MAX_BODY_BYTES, MAX_IMPORT_BYTES
+from onetool.server.http.timeouts import ConnectionLimiter
+from onetool.settings.model import RunLimits
+from onetool.util.logging import Log
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
 AT_ONCE_EACH: Final = RunLimits().running

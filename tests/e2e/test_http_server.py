@@ -17,7 +17,7 @@ from tests.http_support import Page, ReceivedRequest, send_response, serve_site
 from tests.rest_support import Rest, draft, get_error_code, http_draft, make_client, new_id, raw, serve_process
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, eventually, run_cli
 
-from onetool.transports.http.asgi_app import PARTS
+from onetool.server.http.asgi_app import PARTS
 
 LOOPBACK = "http: {allowedHosts: ['127.0.0.1'], allowPrivateAddresses: true}"
 

@@ -12,8 +12,8 @@ from tests.http_support import Site, serve_site
 from tests.openapi_support import build_document, build_swagger
 from tests.support import PROGRAM, configure, environment, run_cli
 
-from onetool.bundles.importer import is_bundle
-from onetool.config.trust import is_trusted, trust
+from onetool.settings.trust import is_trusted, trust
+from onetool.sources.bundles.importer import is_bundle
 from onetool.util.yaml_loader import read_file
 
 GET_PET = {

@@ -16,10 +16,10 @@ import pytest
 from tests.bundles_support import bundle_directory, new_bundle, open_store, search_slugs, tool_body
 from tests.support import eventually, run_cli
 
-from onetool.bundles.bundle_index import UNFINISHED, write_tool
-from onetool.bundles.bundle_storage import BundleDirectory
-from onetool.bundles.store_lock import StoreLock
 from onetool.errors import BundleError
+from onetool.sources.bundles.bundle_index import UNFINISHED, write_tool
+from onetool.sources.bundles.bundle_storage import BundleDirectory
+from onetool.sources.bundles.store_lock import StoreLock
 
 pytestmark = pytest.mark.slow
 TOOLS, BATCH = 600, 50
@@ -30,8 +30,8 @@ BUILDER = f"""
 import sys
 from functools import partial
 from pathlib import Path
-from onetool.bundles import BundleStore
-from onetool.bundles.bundle_storage import BundleDirectory
+from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.bundle_storage import BundleDirectory
 
 BundleStore(Path(sys.argv[1]), make_directory=partial(BundleDirectory, batch_files={BATCH})).list_bundles()
 """

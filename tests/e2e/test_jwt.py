@@ -17,9 +17,9 @@ from tests.rest_support import ServedApp, raw, serve_app
 from tests.support import eventually
 
 from onetool import tool
-from onetool.logging import Log
-from onetool.transports.http import issuers
-from onetool.transports.http.jwt_verifier import MAX_JWT_CHARS
+from onetool.server.http import issuers
+from onetool.server.http.jwt_verifier import MAX_JWT_CHARS
+from onetool.util.logging import Log
 
 AGENTS: Final = {"default": {}, "engineer": {"permissions": ["read", "network"]}, "lead": {}, "guest": {}}
 CANARY: Final = "canary-5e1f9c"

@@ -20,16 +20,16 @@ from tests.llm_support import TOKENS, FakeProvider, completion, serve_fake_provi
 from tests.support import App, connect, get_texts, open_app
 
 from onetool import tool
-from onetool.config.model import Llm
-from onetool.core.context import ToolContext
 from onetool.errors import BudgetExceeded, ConfigError, HttpStatusError, NetworkError, OutputInvalid, ToolError
-from onetool.llm import Message
-from onetool.llm.chat_completions import request_completion
-from onetool.llm.token_budget import TokenBudget
 from onetool.net import ANY_HOST, Net
+from onetool.server.mcp.mcp_server import MAX_PENDING_RUNS
+from onetool.settings.model import Llm
+from onetool.sources.llm import Message
+from onetool.sources.llm.chat_completions import request_completion
+from onetool.sources.llm.token_budget import TokenBudget
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
-from onetool.transports.mcp.mcp_server import MAX_PENDING_RUNS
+from onetool.util.context import ToolContext
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 AGENTS = {"offline": {"permissions": ["read"]}, "narrow": {"permissions": ["network"], "tools": ["machine"]}}

@@ -21,7 +21,7 @@ from tests.rest_support import serve_process
 from tests.support import THREE_LINES, TIMEOUT_SECONDS, eventually
 
 from onetool.core.tool import tool
-from onetool.stats.summary import summarize
+from onetool.state.stats.summary import summarize
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
 TOKENS = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}

@@ -14,7 +14,7 @@ from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextCon
 from tests.support import App, Connection, configure, connect, get_texts, open_app
 
 from onetool.core.tool import tool
-from onetool.transports.mcp.mcp_server import OneToolServer
+from onetool.server.mcp.mcp_server import OneToolServer
 
 ERAS = ["auto", "legacy"]
 SNIPPETS: dict[str, Any] = {

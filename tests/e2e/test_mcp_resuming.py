@@ -17,7 +17,7 @@ from tests.conformance_support import Published, publish
 from tests.e2e.test_mcp_http import SETTINGS, build_auth_header, open_session
 from tests.support import TIMEOUT_SECONDS, eventually
 
-from onetool.transports.http.mcp_endpoint import ReplayBuffer
+from onetool.server.http.mcp_endpoint import ReplayBuffer
 
 
 class Relay:

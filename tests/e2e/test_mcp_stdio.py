@@ -28,7 +28,7 @@ from tests.support import (
 )
 from tests.workers_support import is_alive
 
-from onetool.transports.mcp.mcp_server import MAX_MESSAGE_CHARS
+from onetool.server.mcp.mcp_server import MAX_MESSAGE_CHARS
 from onetool.util.version import __version__
 
 MANY_MESSAGES = 30  # a second
@@ -305,7 +305,7 @@ def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path, disconnect: Call
 NOISY = """
 import asyncio, os, subprocess, sys
 from onetool import OneTool, tool
-from onetool.transports.mcp.mcp_server import serve_stdio
+from onetool.server.mcp.mcp_server import serve_stdio
 
 @tool("noisy.tool")
 def noisy() -> str:

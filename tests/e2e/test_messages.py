@@ -28,7 +28,7 @@ from tests.support import PROGRAM, App, Connection, configure, connect, get_text
 from onetool.core.schema import Schema
 from onetool.core.tool import tool
 from onetool.errors import ToolError, ToolTimeout
-from onetool.runner.answer import Answer
+from onetool.runs.answer import Answer
 from onetool.state.run_records import Decision
 from onetool.util.token_ids import hash_token
 from onetool.util.version import __version__

@@ -21,8 +21,8 @@ from tests.e2e.naive_world import prepare
 from tests.support import open_app, run_cli
 
 from onetool.core.tool import tool
-from onetool.search.search_documents import IN_CODE
-from onetool.transports.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
+from onetool.server.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
+from onetool.sources.search.search_documents import IN_CODE
 
 MIN_TASKS, WORDINGS, MIN_TOOLS = 60, 3, 300
 MAX_AVERAGE_MOVES, MAX_WORDINGS_MOVES = 2.2, 2.25  # of one wording of each task, and of all wordings

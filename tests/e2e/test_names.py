@@ -261,9 +261,9 @@ import functools, json, sys
 from pathlib import Path
 import anyio
 from onetool.app import OneTool
-from onetool.config.settings_reader import read_settings
-from onetool.runner.cells import Cells
-from onetool.runner.launch import SpawnLauncher
+from onetool.settings.settings_reader import read_settings
+from onetool.runs.cells import Cells
+from onetool.runs.launch import SpawnLauncher
 
 async def answers():
     read = functools.partial(read_settings, {}, Path.cwd(), None, Path.cwd())

@@ -14,9 +14,9 @@ import pytest
 from tests.cells_support import NIGHTLY
 from tests.openapi_support import Sampler, build_request, examples, format_violation, github, packages, run_prism
 
-from onetool.bundles.imported import BundleImport
-from onetool.bundles.openapi import to_bundle
 from onetool.errors import ArgumentError, BundleError
+from onetool.sources.bundles.imported import BundleImport
+from onetool.sources.bundles.openapi import to_bundle
 
 pytestmark = pytest.mark.slow
 

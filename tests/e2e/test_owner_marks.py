@@ -12,7 +12,7 @@ from tests.rest_support import http_draft, new_id
 from tests.settings_support import TOKENS, EditedHome, serve_home
 from tests.support import run_cli
 
-from onetool.bundles import archive
+from onetool.sources.bundles import archive
 
 ADDRESS = "https://example.com/now"
 

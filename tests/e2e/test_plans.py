@@ -10,7 +10,7 @@ from tests.extensions_support import HEADER, open_app_in, write_pack
 from tests.support import App, configure, open_app, run_cli
 
 from onetool import tool
-from onetool.core.context import ToolContext
+from onetool.util.context import ToolContext
 
 EFFECTS: list[Any] = []  # that were executed: always empty
 MAKE = "a = hub.create(title='x')\n"

@@ -9,8 +9,8 @@ import pytest
 from tests.approvals_support import make_notes
 from tests.support import TIMEOUT_SECONDS, environment
 
-from onetool.runner.launch import SpawnLauncher, ZygoteLauncher, launcher_for
-from onetool.runner.wasm_launcher import INSTALL, WasmLauncher, find_wasm_problem
+from onetool.runs.launch import SpawnLauncher, ZygoteLauncher, launcher_for
+from onetool.runs.wasm_launcher import INSTALL, WasmLauncher, find_wasm_problem
 
 ROOT = Path(__file__).parents[2]
 START = "import sys; from onetool.cli.main import main; sys.exit(main(sys.argv[1:]))"

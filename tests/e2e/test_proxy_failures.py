@@ -33,11 +33,11 @@ from tests.support import (
 )
 
 from onetool.app import OneTool
-from onetool.config.settings_reader import read_settings
-from onetool.core.context import Caller
-from onetool.logging import Log
-from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool.runs.run_output import ClientChannel, RunOutput
+from onetool.settings.settings_reader import read_settings
 from onetool.state.documents import DocumentFile, Documents
+from onetool.util.context import Caller
+from onetool.util.logging import Log
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult

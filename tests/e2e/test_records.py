@@ -14,9 +14,9 @@ from tests.daemon_support import ask, open_daemon_home
 from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import configure, eventually, run_cli
 
-from onetool.config.trust import trust
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.settings.trust import trust
 from onetool.state.documents import DocumentFile
+from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.util.one_time_codes import create_code
 from onetool.util.token_ids import hash_token
 

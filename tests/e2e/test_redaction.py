@@ -8,7 +8,7 @@ from tests.encodings_support import ALL, SECRETS
 from tests.rest_support import ServedApp, serve_app
 
 from onetool import ToolError, tool
-from onetool.logging import Log
+from onetool.util.logging import Log
 from onetool.util.redact import REDACTED
 
 TEXTS = [text for _, _, text in ALL]

@@ -19,12 +19,12 @@ from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import TIMEOUT_SECONDS, RawClient, configure, eventually, run_cli
 
 from onetool.app import OneTool
-from onetool.config.load import examine, load
-from onetool.config.trust import trust
-from onetool.paths import find_directories
+from onetool.server.settings_watcher import watching
+from onetool.settings.load import examine, load
+from onetool.settings.paths import find_directories
+from onetool.settings.trust import trust
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile
-from onetool.transports.settings_watcher import watching
 from onetool.util.token_ids import hash_token
 
 TOKEN, OTHER = "ot_token-of-ada", "ot_token-of-bob"

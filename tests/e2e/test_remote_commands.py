@@ -27,8 +27,8 @@ from onetool.cli import remote, tools as tools_command
 from onetool.cli.main import COMMANDS, command, main
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput
 from onetool.cli.terminal import CLEAR_LINE
-from onetool.config.settings_reader import examine_settings, read_settings
-from onetool.logging import Log
+from onetool.settings.settings_reader import examine_settings, read_settings
+from onetool.util.logging import Log
 from onetool.util.token_ids import hash_token
 
 SETTINGS = """

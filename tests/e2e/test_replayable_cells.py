@@ -13,13 +13,13 @@ import pytest
 from tests.support import ISOLATION, TIMEOUT_SECONDS, eventually, list_descendants
 from tests.workers_support import open_workers
 
-from onetool.children.channel import Reply
 from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import CallClient, Result, ToolContext
 from onetool.errors import ToolError, ToolTimeout
-from onetool.runner.cells import MEASURES_WORK, NOT_ANSWERING, CellLimits, Cells, ProcessState, RunTimer
-from onetool.runner.launch import SpawnLauncher
+from onetool.processes.channel import Reply
+from onetool.runs.cells import MEASURES_WORK, NOT_ANSWERING, CellLimits, Cells, ProcessState, RunTimer
+from onetool.runs.launch import SpawnLauncher
+from onetool.util.context import CallClient, Result, ToolContext
 
 CLOCK = 1_700_000_000.0
 SEED, OTHER_SEED = "5eed" * 16, "0bad" * 16

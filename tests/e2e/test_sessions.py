@@ -13,10 +13,10 @@ import pytest
 from tests.support import App, open_app, run_cli
 
 from onetool import tool
-from onetool.core.context import Caller, Foreign, ToolContext
 from onetool.errors import BudgetExceeded, PermissionDenied, StorageError, ToolError
 from onetool.state import session_store
 from onetool.state.session_store import TTL_SECONDS, SessionStore, SessionValue
+from onetool.util.context import Caller, Foreign, ToolContext
 
 HANDLE = re.compile("s_[0-9a-f]{32}")
 JSON_VALUE = {"a": [1, 2.5, -0.0, None, True, 10**30, "é😀\x00", "\ud800"], "": {}}

@@ -19,8 +19,8 @@ from tests.rest_support import http_draft, make_client, new_id, serve_app, serve
 from tests.settings_support import TOKENS, EditedHome, make_settings, serve_home
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
-from onetool.config.load import load
-from onetool.paths import find_directories
+from onetool.settings.load import load
+from onetool.settings.paths import find_directories
 
 
 @pytest.fixture(scope="module")

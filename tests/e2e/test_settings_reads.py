@@ -13,7 +13,7 @@ import pytest
 from tests.settings_support import EditedHome, make_settings, serve_home
 from tests.support import TIMEOUT_SECONDS, configure, environment, eventually, run_cli
 
-from onetool.config.trust import trust
+from onetool.settings.trust import trust
 from onetool.state.changes import Changes
 from onetool.state.opening import open_postgres
 

@@ -24,16 +24,16 @@ from tests.workers_support import is_alive, write_pack
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.config.model import Settings, needs_own_application
-from onetool.config.settings_reader import read_settings
-from onetool.core.context import Caller, Result
 from onetool.errors import NetworkError, ToolError, ToolTimeout
-from onetool.logging import Log
-from onetool.parts import SharedProcesses
-from onetool.proxy import session
-from onetool.proxy.relay import RELAY_KEY, Relay
-from onetool.runner.run_output import ClientChannel, RunOutput
-from onetool.runner.shared_cells import UNUSED_SECONDS
+from onetool.runs.parts import SharedProcesses
+from onetool.runs.run_output import ClientChannel, RunOutput
+from onetool.runs.shared_cells import UNUSED_SECONDS
+from onetool.settings.model import Settings, needs_own_application
+from onetool.settings.settings_reader import read_settings
+from onetool.sources.upstream import session
+from onetool.sources.upstream.relay import RELAY_KEY, Relay
+from onetool.util.context import Caller, Result
+from onetool.util.logging import Log
 
 NEIGHBOR = {"command": sys.executable, "args": [str(HOSTILE.with_name("neighbor.py"))], "timeout": 20}
 

@@ -25,9 +25,9 @@ from tests.support import (
 )
 
 from onetool.state.run_records import RunRecord
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import CallRecord, Recorder
-from onetool.stats.summary import summarize
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import CallRecord, Recorder
+from onetool.state.stats.summary import summarize
 
 DAY = 86_400.0
 

@@ -12,10 +12,10 @@ import pytest
 from tests.ui_support import SWITCHES, find_browser
 
 from onetool.state.run_records import RunRecord
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import CallRecord, Recorder, SessionRecord
-from onetool.stats.report import render_html
-from onetool.stats.summary import summarize
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import CallRecord, Recorder, SessionRecord
+from onetool.state.stats.report import render_html
+from onetool.state.stats.summary import summarize
 
 NOW = 1_800_000_000.0
 HOSTILE = '</td></table><script>document.title="owned"</script><img src=x onerror=alert(1)>&lt;\u202e'

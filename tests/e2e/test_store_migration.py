@@ -14,10 +14,9 @@ from tests.rest_support import Rest, http_draft, make_client, serve_process
 from tests.state_support import ResultStore, open_media
 from tests.support import configure
 
-from onetool.config.model import Output
-from onetool.results.blobs import Media
-from onetool.results.store import StoredResults
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.runs.results.blobs import Media
+from onetool.runs.results.store import StoredResults
+from onetool.settings.model import Output
 from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
 from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
@@ -27,14 +26,15 @@ from onetool.state.opening import open_postgres
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord, RunState
 from onetool.state.run_store import RunStore, RunTables
+from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
+from onetool.state.stats.database import StatisticsDatabase, StatisticsFile
+from onetool.state.stats.record import CallRecord, Recorder, UseRecord
+from onetool.state.stats.shapes import Shapes
+from onetool.state.stats.summary import summarize
 from onetool.state.storage import (
     State,
 )
-from onetool.stats.database import StatisticsDatabase, StatisticsFile
-from onetool.stats.record import CallRecord, Recorder, UseRecord
-from onetool.stats.shapes import Shapes
-from onetool.stats.summary import summarize
 
 SETTINGS = """\
 agents: {default: {permissions: [read, write, network]}}

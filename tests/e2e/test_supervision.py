@@ -14,8 +14,8 @@ from tests.rest_support import make_client, serve_process
 from tests.support import RawClient, configure, eventually, list_children
 from tests.workers_support import is_alive, open_workers, write_pack
 
-from onetool.runner.cells import NOT_ANSWERING, CellLimits, Cells
-from onetool.runner.launch import ZygoteLauncher
+from onetool.runs.cells import NOT_ANSWERING, CellLimits, Cells
+from onetool.runs.launch import ZygoteLauncher
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no zygote")
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from tests.cells_support import NIGHTLY
 
-from onetool import files as disk
-from onetool.core.context import ToolContext
 from onetool.errors import SandboxDenied, ToolError
-from onetool.files import Files
-from onetool.files.beneath import Opener, open_by_kernel, open_by_walking
+from onetool.sources import files as disk
+from onetool.sources.files import Files
+from onetool.sources.files.beneath import Opener, open_by_kernel, open_by_walking
+from onetool.util.context import ToolContext
 
 ATTEMPTS = 100_000 if NIGHTLY else 1_500
 KILLS = 300 if NIGHTLY else 15
@@ -56,8 +56,8 @@ while True:
 WRITER = """
 import sys
 from pathlib import Path
-from onetool.core.context import ToolContext
-from onetool.tools import fs_tools as fs
+from onetool.util.context import ToolContext
+from onetool.sources.builtin import fs_tools as fs
 context = ToolContext(working_dir=Path(sys.argv[1]), sandbox={"enabled": True})
 for number in range(10**9):
     fs.write("file", "abcdefgh"[number % 8] * int(sys.argv[2]), context)

@@ -12,9 +12,9 @@ import pytest
 from tests.rest_support import serve_process
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
-from onetool.config.load import load
-from onetool.config.trust import is_trusted, trust
-from onetool.paths import find_directories
+from onetool.settings.load import load
+from onetool.settings.paths import find_directories
+from onetool.settings.trust import is_trusted, trust
 from onetool.util import yaml_loader
 from onetool.util.time_format import parse_time
 from onetool.util.token_ids import hash_token

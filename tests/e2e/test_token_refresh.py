@@ -17,8 +17,8 @@ from tests.oauth_support import call_as, open_signed_app, sign_in
 from tests.support import App, environment
 
 from onetool.errors import NetworkError, SignInRequired, ToolError
-from onetool.oauth.sign_ins import identify
-from onetool.oauth.token_source import TokenSource
+from onetool.net.oauth.sign_ins import identify
+from onetool.net.oauth.token_source import TokenSource
 
 NIGHTLY = os.environ.get("ONETOOL_NIGHTLY") == "1"
 PROCESSES, EXPIRIES = (8, 1_000) if NIGHTLY else (2, 12)
@@ -205,7 +205,7 @@ def test_machine_identities(tmp_path: Path, server: AuthorizationServer) -> None
 
 def test_tokens_are_nowhere_in_clear(tmp_path: Path, server: AuthorizationServer) -> None:
     """Sign in and refresh often, and look for every token on disk, in logs and in errors."""
-    from onetool.logging import Log
+    from onetool.util.logging import Log
 
     server.knobs.clients = {"client": "canary-client-secret"}
     auth = {"client_id": "client", "client_secret": "canary-client-secret", "shared": True, "issuer": server.issuer}

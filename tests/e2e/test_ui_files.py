@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.rest_support import Rest, get_error_code, serve_app
 
-import onetool.transports
+import onetool.server
 
-DIRECTORY = Path(str(onetool.transports.__file__)).parent / "ui"
+DIRECTORY = Path(str(onetool.server.__file__)).parent / "ui"
 SCRIPTS = {str(file.relative_to(DIRECTORY)): file.read_text(encoding="utf-8") for file in DIRECTORY.rglob("*.js")}
 MESSAGES = SCRIPTS["messages.js"]
 IMPORTS = re.compile(r"""^(?:import|export)\b[^;"]*"(\.[^"]+)";""", re.MULTILINE)

@@ -10,7 +10,7 @@ from tests.rest_support import ServedApp, http_draft, serve_process
 from tests.support import configure
 from tests.ui_support import SCRIPT, TIMEOUT_SECONDS, Visit, check_tasks, open_page, screenshot_directory, serve_shop
 
-from onetool.config.access_tokens import new_token
+from onetool.settings.access_tokens import new_token
 from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow

@@ -23,10 +23,10 @@ from tests.ui_support import (
     screenshot_directory,
 )
 
-from onetool.config.access_tokens import new_token
+from onetool.settings.access_tokens import new_token
 from onetool.state.sqlite_database import Transaction
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import RUN_COLUMNS
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import RUN_COLUMNS
 from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from tests.settings_support import EditedHome, serve_home
 from tests.support import run_cli
 from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
 
-from onetool.editing.edit_history import EditHistory, new_entry
+from onetool.settings.editing.edit_history import EditHistory, new_entry
 from onetool.util import atomic
 from onetool.util.one_time_codes import create_code
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support import TIMEOUT_SECONDS, App, open_app
 
 from onetool import tool
-from onetool.runner.wasm_launcher import find_wasm_problem
+from onetool.runs.wasm_launcher import find_wasm_problem
 from onetool_child.wasm_frames import BEGIN, DATA, END, PREPARED, encode_frame
 from onetool_child.wasm_host import read_peak_memory
 

@@ -28,9 +28,9 @@ from tests.support import (
 )
 
 from onetool import tool
-from onetool.logging import Log
-from onetool.runner.cells import CellLimits, Cells
-from onetool.runner.wasm_launcher import find_wasm_problem
+from onetool.runs.cells import CellLimits, Cells
+from onetool.runs.wasm_launcher import find_wasm_problem
+from onetool.util.logging import Log
 
 pytestmark = pytest.mark.skipif(bool(find_wasm_problem()), reason=find_wasm_problem() or "sandboxes can run")
 

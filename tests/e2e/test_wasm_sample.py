@@ -11,7 +11,7 @@ import pytest
 from tests.cells_support import NIGHTLY
 from tests.support import ISOLATION
 
-from onetool.runner.wasm_launcher import MIN_PYTHON, find_wasm_problem
+from onetool.runs.wasm_launcher import MIN_PYTHON, find_wasm_problem
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = (

@@ -26,10 +26,10 @@ VERSIONS = sorted({*SUPPORTED, CURRENT}) if NIGHTLY else [CURRENT]
 PRINT_VERSION = "import sys; print(*sys.version_info[:2])"
 PARTS = (
     "onetool/py.typed",
-    "onetool/transports/ui/index.html",
-    "onetool/bundles/builtin/",
+    "onetool/server/ui/index.html",
+    "onetool/sources/bundles/builtin/",
     "onetool/cli/demo_tickets.py",
-    "onetool/stats/report.css",
+    "onetool/state/stats/report.css",
 )
 
 

@@ -10,7 +10,7 @@ from tests.extensions_support import HEADER, configure, open_app_in, write_pack
 from tests.support import TIMEOUT_SECONDS, eventually
 from tests.workers_support import Workers, is_alive, open_workers
 
-from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool.runs.run_output import ClientChannel, RunOutput
 
 SETTINGS = """
     workers: {call_timeout: 30}

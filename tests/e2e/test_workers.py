@@ -24,8 +24,8 @@ from tests.support import (
 )
 from tests.workers_support import HEADER, Workers, is_alive, open_workers, uv_environment, write_pack
 
-from onetool.config.trust import trust
-from onetool.core.context import CallClient, Result
+from onetool.settings.trust import trust
+from onetool.util.context import CallClient, Result
 from onetool_child.confine import landlock_version
 
 MANY = 1000 if NIGHTLY else 200

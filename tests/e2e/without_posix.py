@@ -23,7 +23,7 @@ from tests.e2e.posix_remover import remove_posix
 
 PRELOADED = (anyio, cryptography, mcp, starlette, uvicorn, webbrowser)
 # The daemon, and the process that forks cells, exist only on POSIX.
-POSIX_ONLY = ("onetool.daemon.", "onetool_child.zygote")
+POSIX_ONLY = ("onetool.server.daemon.", "onetool_child.zygote")
 IN_CHILDREN = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import posix_remover; sys.path.pop(0); "
     "posix_remover.remove_posix(); "
@@ -31,7 +31,7 @@ IN_CHILDREN = (
 
 
 def remove_posix_in_cells() -> None:
-    from onetool.runner import launch
+    from onetool.runs import launch
 
     command_for = launch.command_for
 

@@ -18,11 +18,11 @@ from tests.rest_support import Rest, draft, http_draft, new_id, serve_app
 from tests.support import App, eventually, give, search
 
 from onetool import OneTool, ToolContext, tool
-from onetool.bundles import BundleStore
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
 from onetool.errors import BundleError
-from onetool.paths import Directories
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.sources.bundles import BundleStore
 
 SECRET = "canary-4f1d9c77ab"
 PASSWORD = "wicked & spaced/ünï canary"

@@ -26,9 +26,9 @@ from tests.rest_support import (
 from tests.support import eventually, give, search
 
 from onetool import ToolContext, tool
-from onetool.bundles import BundleStore, store_lock
 from onetool.errors import ToolError
-from onetool.logging import Log
+from onetool.sources.bundles import BundleStore, store_lock
+from onetool.util.logging import Log
 from onetool_child.json_types import JsonObject
 
 SECRET = "correct-horse-battery"

@@ -27,8 +27,8 @@ from tests.bundles_support import (
 )
 from tests.support import eventually
 
-from onetool.bundles import BundleStore, Page
-from onetool.bundles.bundle_storage import BundleDirectory
+from onetool.sources.bundles import BundleStore, Page
+from onetool.sources.bundles.bundle_storage import BundleDirectory
 
 HTTP: dict[str, Any] = {
     "type": "http",
@@ -686,7 +686,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one(root: Path, store: BundleStor
 RACE = """
 import sys
 from pathlib import Path
-from onetool.bundles import BundleStore, Page
+from onetool.sources.bundles import BundleStore, Page
 from onetool.errors import BundleError
 
 store = BundleStore(Path(sys.argv[1]))

@@ -15,8 +15,8 @@ import pytest
 from tests.extensions_support import HEADER, configure, open_app_in, write_pack, write_secrets
 from tests.support import App, eventually, run_cli
 
-from onetool.config.trust import trust
-from onetool.logging import Log
+from onetool.settings.trust import trust
+from onetool.util.logging import Log
 
 pytestmark = pytest.mark.slow  # each test starts a worker
 SAMPLE = f'''{HEADER}"""Small things, for trying out workers.

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from tests.http_support import Page, ReceivedRequest, Site, page, serve_site
 
 from onetool import Permission, Result, ToolBus, ToolContext
-from onetool.backends.http.backend import HttpBackend
-from onetool.backends.http.definition import HttpImpl
-from onetool.config.model import Http
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import describe
 from onetool.net import HostRules, Net, Resolve
+from onetool.settings.model import Http
+from onetool.sources.http.backend import HttpBackend
+from onetool.sources.http.definition import HttpImpl
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 SECRETS = {"TOKEN": "t0p-s3cret/&=", "PAIR": "bob:hunter22"}

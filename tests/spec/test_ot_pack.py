@@ -20,12 +20,12 @@ from tests.support import App, configure, eventually, open_app
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.config.settings_reader import read_settings
 from onetool.core.bus.adapt import function_tool
-from onetool.logging import Log
-from onetool.stats.record import CallRecord
-from onetool.tools.help_text import DOC_SLUGS
-from onetool.transports.mcp.mcp_server import record_session
+from onetool.server.mcp.mcp_server import record_session
+from onetool.settings.settings_reader import read_settings
+from onetool.sources.builtin.help_text import DOC_SLUGS
+from onetool.state.stats.record import CallRecord
+from onetool.util.logging import Log
 from onetool.util.version import __version__
 
 

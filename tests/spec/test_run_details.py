@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from tests.support import App, eventually, give, open_app, search
 
 from onetool import ToolError, errors, tool
-from onetool.logging import Log
+from onetool.util.logging import Log
 from onetool_child.errors import TREE
 
 VERSION = "ot.version()"

@@ -18,11 +18,11 @@ from tests.support import TIMEOUT_SECONDS, App, configure, eventually, give, ope
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
-from onetool.logging import Log
-from onetool.paths import Directories
-from onetool.runner.run_output import RunOutput
+from onetool.runs.run_output import RunOutput
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.util.logging import Log
 from onetool.util.redact import REDACTED
 
 pytestmark = pytest.mark.slow  # values of several megabytes

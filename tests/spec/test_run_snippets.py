@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support import App, give, open_app, search
 
-from onetool.runner.run_output import RunOutput
+from onetool.runs.run_output import RunOutput
 
 SNIPPETS: dict[str, Any] = {
     "wsq": {

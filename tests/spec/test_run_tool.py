@@ -13,8 +13,8 @@ from tests.extensions_support import open_app_in, write_pack
 from tests.support import App, give, make_tool, open_app, search
 
 from onetool import tool
-from onetool.runner import fence_processor, runner, tool_loader
-from onetool.runner.run_output import RunOutput
+from onetool.runs import fence_processor, runner, tool_loader
+from onetool.runs.run_output import RunOutput
 from onetool_child import pack_proxy
 
 

@@ -12,12 +12,12 @@ from types import ModuleType
 import pytest
 from tests.support import App, open_app
 
-import onetool.tools
-from onetool.backends.python import PythonBackend
-from onetool.core.context import ToolContext
-from onetool.runner.tool_loader import load_builtin_tools, load_tools
+import onetool.sources.builtin
+from onetool.core.python_backend import PythonBackend
+from onetool.runs.tool_loader import load_builtin_tools, load_tools
+from onetool.util.context import ToolContext
 
-FILES = sorted(Path(onetool.tools.__file__).parent.glob("*_tools.py"))
+FILES = sorted(Path(onetool.sources.builtin.__file__).parent.glob("*_tools.py"))
 HEADER = re.compile(r"^# /// script\s*$", re.MULTILINE)
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -48,7 +48,7 @@ def test_a_built_in_function_runs_in_the_servers_process(app: App) -> None:
     def process() -> int:
         return os.getpid()
 
-    module = ModuleType("onetool.tools.inside_tools")
+    module = ModuleType("onetool.sources.builtin.inside_tools")
     vars(module).update(process=process, __all__=["process"])
     for tool in load_tools(module):
         app.onetool.bus.register_tool(tool)
@@ -68,7 +68,7 @@ def test_a_built_in_tool_receives_the_running_system(app: App) -> None:
     def system_of(context: ToolContext) -> bool:
         return context.system is app.onetool
 
-    module = ModuleType("onetool.tools.system_tools")
+    module = ModuleType("onetool.sources.builtin.system_tools")
     vars(module).update(system_of=system_of, __all__=["system_of"])
     app.onetool.bus.register_tool(*load_tools(module))
     assert app.value("system.system_of()") == "True"

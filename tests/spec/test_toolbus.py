@@ -14,9 +14,9 @@ import pytest
 
 from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
 from onetool.core.bus.adapt import as_tool
-from onetool.core.context import permissions
 from onetool.errors import describe
-from onetool.tools import fs_tools
+from onetool.sources.builtin import fs_tools
+from onetool.util.context import permissions
 
 CONTEXT = ToolContext()
 SHOP_WINDOW = """

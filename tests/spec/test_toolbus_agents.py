@@ -12,9 +12,9 @@ from tests.extensions_support import configure, open_app_in, write_pack
 from tests.support import App, open_app
 
 from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
-from onetool.config.settings_reader import read_settings
-from onetool.core.context import permissions
 from onetool.errors import BudgetExceeded, ConfigError, PermissionDenied, describe
+from onetool.settings.settings_reader import read_settings
+from onetool.util.context import permissions
 
 
 @tool("fs2.peek", permissions=["read"])

@@ -15,11 +15,11 @@ from tests.cells_support import IS_ROOT, ORDINARY_USER
 
 from onetool import Result, ToolBus, ToolContext
 from onetool.core.bus.adapt import function_tool
-from onetool.core.context import permissions
 from onetool.errors import describe
-from onetool.files import Files
-from onetool.files.beneath import get_descriptor_path
-from onetool.tools import fs_tools as fs
+from onetool.sources.builtin import fs_tools as fs
+from onetool.sources.files import Files
+from onetool.sources.files.beneath import get_descriptor_path
+from onetool.util.context import permissions
 from onetool_child.project_path import ProjectPath
 
 DEFAULT_LIMIT = 2 * 1024 * 1024

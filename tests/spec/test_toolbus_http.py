@@ -12,9 +12,9 @@ from tests.http_support import ReceivedRequest, Site, page, send_response, serve
 from tests.support import open_app
 
 from onetool import ToolBus, ToolContext
-from onetool.core.context import permissions
 from onetool.errors import ArgumentError, NetworkError, PermissionDenied, ToolError, ToolTimeout
-from onetool.tools import http_tools
+from onetool.sources.builtin import http_tools
+from onetool.util.context import permissions
 
 LOOPBACK = {"allowed_hosts": ["127.0.0.1"], "allow_private_addresses": True}
 

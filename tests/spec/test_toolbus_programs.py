@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 from tests.support import ProcessWatch, advance_time, eventually, list_descendants
 
 from onetool import Result, ToolBus, ToolContext
-from onetool.core.context import permissions
 from onetool.errors import ArgumentError, PermissionDenied, SandboxDenied, ToolError, ToolTimeout
-from onetool.tools import grep_tools, json_tools, test_tools, yaml_tools
+from onetool.sources.builtin import grep_tools, json_tools, test_tools, yaml_tools
+from onetool.util.context import permissions
 from onetool_child import confine
 
 MODULES = (grep_tools, test_tools, json_tools, yaml_tools)
@@ -252,7 +252,7 @@ def test_results_of_ripgrep_are_checked_again(tmp_path: Path, monkeypatch: pytes
     (here / "folder").symlink_to(outside)
     monkeypatch.setattr(grep_tools, "OPTIONS", (*grep_tools.OPTIONS, "--follow"))
     monkeypatch.setattr("onetool_child.confine.landlock", lambda *_, **__: None)
-    monkeypatch.setattr("onetool.files.Files.list_denied_globs", lambda *_: [])
+    monkeypatch.setattr("onetool.sources.files.Files.list_denied_globs", lambda *_: [])
     assert list_locations(grep(here, "x")) == ["a.txt:1"]
 
 

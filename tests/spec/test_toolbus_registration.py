@@ -19,10 +19,10 @@ import pytest
 from tests.support import open_app
 
 from onetool import Result, ToolBus, ToolContext, ToolError, tool
-from onetool.core.bus.budget import BudgetGuard, Limits
 from onetool.core.bus.events import CallFinished, Event
-from onetool.core.context import permissions
 from onetool.errors import ToolNotFound, describe
+from onetool.state.budget import BudgetGuard, Limits
+from onetool.util.context import permissions
 
 CONTEXT = ToolContext()
 

@@ -7,17 +7,17 @@ from typing import Any
 import anyio
 import pytest
 
-from onetool.clients.catalog import CLIENTS
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
-from onetool.config.protection import ASSISTANT_NAMES, LAUNCHER_FILES
 from onetool.core.agents import Agents
 from onetool.core.bus.adapt import as_tool
-from onetool.core.context import Permission, ToolContext
 from onetool.core.tool import tool
 from onetool.errors import BudgetExceeded, ToolError
-from onetool.files.rules import Denial, Rules
-from onetool.paths import Directories
+from onetool.settings.clients.catalog import CLIENTS
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.settings.protection import ASSISTANT_NAMES, LAUNCHER_FILES
+from onetool.sources.files.rules import Denial, Rules
+from onetool.util.context import Permission, ToolContext
 from onetool.util.problem import UNTRUSTED, Problem
 
 HOME = Path("/home/ada")

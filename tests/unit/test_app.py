@@ -12,12 +12,12 @@ from tests.support import App, eventually, open_app
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.backends.threads import MAX_DEPTH
-from onetool.config.settings_reader import examine_settings, read_settings
-from onetool.config.trust import trust
+from onetool.core.threads import MAX_DEPTH
 from onetool.errors import ConfigError, ToolError
-from onetool.logging import Log
-from onetool.runner.cells import CellProcess, Cells
+from onetool.runs.cells import CellProcess, Cells
+from onetool.settings.settings_reader import examine_settings, read_settings
+from onetool.settings.trust import trust
+from onetool.util.logging import Log
 
 
 def write_settings(home: Path, text: str) -> Path:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.openapi_support import build_document, import_document
 
-from onetool.bundles import archive
-from onetool.bundles.archive import pack, unpack
 from onetool.errors import BundleError
+from onetool.sources.bundles import archive
+from onetool.sources.bundles.archive import pack, unpack
 
 BUNDLE = {"slug": "things", "displayName": "Things", "description": "All of them.", "isEnabled": False}
 HTTP = {"method": "GET", "urlTemplate": "https://api.example.com:8443/${id}", "headers": {"X-Key": "${secret:KEY}"}}

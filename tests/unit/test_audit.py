@@ -18,21 +18,21 @@ from tests.extensions_support import configure, open_app_in, write_secrets
 from tests.support import App, eventually, measure_loop, open_app, without_collections
 
 from onetool import ToolError, tool
+from onetool.core.audit import MAX_ARGUMENT_CHARS, AuditLog
 from onetool.core.bus.adapt import as_tool
 from onetool.core.bus.events import CallFinished
-from onetool.core.context import ToolContext
 from onetool.errors import AuditUnavailable, SandboxDenied
-from onetool.logging import Log
-from onetool.state.audit import MAX_ARGUMENT_CHARS, AuditLog
 from onetool.state.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
 from onetool.state.file_kinds import AuditFile
+from onetool.util.context import ToolContext
+from onetool.util.logging import Log
 from onetool.util.redact import REDACTED, Redactor
 
 CANARY = "c4n4ry\\with'quotes\"and-ünïcode"
 WRITER = r"""
 import sys
 from pathlib import Path
-from onetool.logging import Log
+from onetool.util.logging import Log
 
 log = Log(Path(sys.argv[1]), max_bytes=1 << 40, gathers=False)
 for number in range(2000):
@@ -397,7 +397,7 @@ def test_a_large_log_is_rotated_and_old_logs_are_deleted(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_concurrent_rotation_loses_no_lines(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom onetool.logging import Log, rotate\n"
+        "import sys\nfrom pathlib import Path\nfrom onetool.util.logging import Log, rotate\n"
         "log = Log(Path(sys.argv[1]))\nfor number in range(60):\n"
         "    log.write('call')\n    rotate(Path(sys.argv[1]), 300, 1000)\n"
     )
@@ -417,7 +417,7 @@ def test_a_line_that_another_process_is_writing_is_not_torn(tmp_path: Path, monk
         with file.open("a", encoding="utf-8") as other:
             other.write("}\n")
 
-    monkeypatch.setattr("onetool.logging.time", SimpleNamespace(sleep=finish_line, time=time.time))
+    monkeypatch.setattr("onetool.util.logging.time", SimpleNamespace(sleep=finish_line, time=time.time))
     log = Log(file)
     log.write("call", number=1)
     log.close()
@@ -532,7 +532,7 @@ def test_calls_work_again_when_the_log_is_writable_again(tmp_path: Path) -> None
 def test_an_incomplete_line_does_not_damage_the_next(tmp_path: Path) -> None:
     file = tmp_path / "log"
     code = (
-        "import resource, signal, sys\nfrom pathlib import Path\nfrom onetool.logging import Log\n"
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom onetool.util.logging import Log\n"
         "log = Log(Path(sys.argv[1]))\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 1 << 20))\n"
         "try:\n    log.write('torn', text='x' * 500)\nexcept OSError:\n    print('refused')\n"

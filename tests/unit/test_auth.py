@@ -15,17 +15,17 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from onetool.config.access_tokens import TokenSet, new_token
-from onetool.config.model import Auth, Token
-from onetool.paths import Directories
+from onetool.server.http.auth import ANONYMOUS, SECURITY_HEADERS, AuthMiddleware, get_agent
+from onetool.server.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
+from onetool.server.http.errors import ApiError
+from onetool.server.http.request_checks import MAX_HEAD_BYTES, Bind, find_client_address
+from onetool.server.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
+from onetool.server.http.throttle import MAX_ACCEPTED, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
+from onetool.settings.access_tokens import TokenSet, new_token
+from onetool.settings.model import Auth, Token
+from onetool.settings.paths import Directories
 from onetool.state.memory import MAX_NAMES, Counters
 from onetool.state.opening import open_files
-from onetool.transports.http.auth import ANONYMOUS, SECURITY_HEADERS, AuthMiddleware, get_agent
-from onetool.transports.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
-from onetool.transports.http.errors import ApiError
-from onetool.transports.http.request_checks import MAX_HEAD_BYTES, Bind, find_client_address
-from onetool.transports.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
-from onetool.transports.http.throttle import MAX_ACCEPTED, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
 from onetool.util.one_time_codes import create_code
 from onetool.util.token_ids import SCOPES, hash_token, includes_scope
 

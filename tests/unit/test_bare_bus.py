@@ -11,10 +11,10 @@ import pytest
 from tests.http_support import Site, page
 
 from onetool import ToolBus, ToolContext
-from onetool.core.context import Permission
 from onetool.core.tool import Tool
-from onetool.runner.tool_loader import load_builtin_tools
-from onetool.tools.http_tools import MAX_RESPONSE_BYTES
+from onetool.runs.tool_loader import load_builtin_tools
+from onetool.sources.builtin.http_tools import MAX_RESPONSE_BYTES
+from onetool.util.context import Permission
 
 SETTINGS = re.compile(r"\w\.ya?ml\b|\bsettings?\b|onetool (?!app)[a-z]+", re.IGNORECASE)
 GRANTED = frozenset(Permission) - {Permission.EXEC}  # no tool starts a program

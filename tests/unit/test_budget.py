@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 from tests.support import TIMEOUT_SECONDS
 
-from onetool.core.bus.budget import BudgetGuard, Kind, Limits
 from onetool.errors import BudgetExceeded
+from onetool.state.budget import BudgetGuard, Kind, Limits
 
 
 class Clock:

@@ -21,7 +21,7 @@ from tests.bundles_support import (
     tool_body,
 )
 
-from onetool.bundles import BundleStore
+from onetool.sources.bundles import BundleStore
 
 
 @pytest.fixture
@@ -413,7 +413,7 @@ def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
 CLOSED_WHILE_READ = """
 import sys, threading
 from pathlib import Path
-from onetool.bundles import BundleStore
+from onetool.sources.bundles import BundleStore
 
 for _ in range(100):
     store, begun = BundleStore(Path(sys.argv[1])), threading.Event()

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from onetool.bundles import rules
-from onetool.bundles.filenames import directory_names, is_tool_file, parse_id, tool_file_names
 from onetool.errors import BundleError
+from onetool.sources.bundles import rules
+from onetool.sources.bundles.filenames import directory_names, is_tool_file, parse_id, tool_file_names
 
 LETTERS = st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo", "Nd"]) | st.just("-")
 SLUGS = st.text(LETTERS, min_size=1, max_size=64)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.bundles_support import Clock, expect_error, new_bundle, open_store, tool_body
 
-from onetool.bundles import BundleStore, Page
-from onetool.bundles.paging import PageTokens
+from onetool.sources.bundles import BundleStore, Page
+from onetool.sources.bundles.paging import PageTokens
 from onetool.state.sealing import PageKey
 
 FILTERS = ["tools", None, None, False]

@@ -11,14 +11,14 @@ from hypothesis import given, settings, strategies as st
 from tests.bundles_support import START, bundle_body, expect_error, new_bundle, open_store, search_slugs, tool_body
 from tests.rest_support import new_id
 
-from onetool.bundles import BundleDraft, BundleStore, ToolDraft
-from onetool.bundles.bundle_index import create_tables, open_database, write_bundle, write_tool
-from onetool.bundles.bundle_search import ToolQuery, find_ranked
-from onetool.bundles.filesystem import Stamp
-from onetool.bundles.records import BundleFile, ToolFile
-from onetool.bundles.search_text import fold_name, list_words
-from onetool.search.index import index_rows
-from onetool.search.words import deletions, is_one_typo_away
+from onetool.sources.bundles import BundleDraft, BundleStore, ToolDraft
+from onetool.sources.bundles.bundle_index import create_tables, open_database, write_bundle, write_tool
+from onetool.sources.bundles.bundle_search import ToolQuery, find_ranked
+from onetool.sources.bundles.filesystem import Stamp
+from onetool.sources.bundles.records import BundleFile, ToolFile
+from onetool.sources.bundles.search_text import fold_name, list_words
+from onetool.sources.search.index import index_rows
+from onetool.sources.search.words import deletions, is_one_typo_away
 
 STAMP = Stamp(0, 0)
 BUNDLE = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"

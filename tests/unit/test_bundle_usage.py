@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from tests.bundles_support import START, bundle_directory, new_bundle, open_store, tool_body
 
-from onetool.bundles.reader import UsageCounts
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import Recorder, UseRecord
+from onetool.sources.bundles.reader import UsageCounts
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import Recorder, UseRecord
 
 COUNT = """
 import sys
 from pathlib import Path
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import Recorder, UseRecord
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import Recorder, UseRecord
 
 recorder = Recorder(StatisticsFile(Path(sys.argv[1])))
 recorder.enabled = False

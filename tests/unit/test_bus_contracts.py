@@ -11,11 +11,11 @@ import pytest
 from pydantic import BaseModel
 
 from onetool.core.bus.adapt import function_tool
-from onetool.core.bus.budget import BudgetGuard, Limits
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Permission, Result, ToolContext
 from onetool.core.tool import Tool, tool
 from onetool.errors import PermissionDenied, StorageError, ToolError, describe, error_type
+from onetool.state.budget import BudgetGuard, Limits
+from onetool.util.context import Permission, Result, ToolContext
 from onetool.util.versioning import NewerVersion
 from onetool_child.errors import restore
 

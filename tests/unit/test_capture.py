@@ -40,7 +40,7 @@ def _get_module(run: Run) -> types.ModuleType:
     return module
 
 
-# --- the value of code -------------------------------------------------------------------------------------------------
+# --- the value of code ------------------------------------------------------------------------------------------------
 
 VALUES: dict[str, tuple[str, Any]] = {
     "an expression": ("1 + 1", 2),
@@ -150,7 +150,7 @@ def test_a_syntax_error_of_a_module_is_a_syntax_error(code: str, run: Run) -> No
     assert caught.value.filename == FILENAME
 
 
-# --- modules, with and without return ----------------------------------------------------------------------------------
+# --- modules, with and without return ---------------------------------------------------------------------------------
 
 AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "names are global": ("x = 5\ndef f(): return x\nf()", 5),
@@ -335,7 +335,7 @@ def test_type_statements_and_type_parameters_work(run: Run) -> None:
     assert run(f"{code}return [Pair.__name__, first([5])]") == ["Pair", 5]
 
 
-# --- indentation ---------------------------------------------------------------------------------------------------------
+# --- indentation ------------------------------------------------------------------------------------------------------
 
 INDENTED: dict[str, tuple[str, Any]] = {
     "all of it": ("    x = 1\n    x + 1", 2),
@@ -401,7 +401,7 @@ def test_valid_code_is_unchanged(run: Run) -> None:
     assert run(code) == "\n    kept\n\tas it is\n"
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------------
+# --- lines ------------------------------------------------------------------------------------------------------------
 
 FAILING = {
     "a plain line": ("x = 1\n\n1 / 0\ny = 2", 3),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onetool.children.channel import Channel, RemoteError
-from onetool.core.context import Result
 from onetool.errors import ToolError
+from onetool.processes.channel import Channel, RemoteError
+from onetool.util.context import Result
 
 Talk = Callable[[Channel, "Sink"], Awaitable[None]]
 

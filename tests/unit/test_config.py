@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from onetool.config.load import Loaded, load
-from onetool.config.model import Agent, Settings
-from onetool.core.context import Permission
 from onetool.errors import ConfigError
-from onetool.paths import find_directories
+from onetool.settings.load import Loaded, load
+from onetool.settings.model import Agent, Settings
+from onetool.settings.paths import find_directories
 from onetool.util import yaml_loader
+from onetool.util.context import Permission
 from onetool.util.problem import Problem, limit_problems
 
 DEFAULTS = """
@@ -131,7 +131,7 @@ def test_the_default_agent_may_read_in_the_working_directory(machine: FakeMachin
 def test_loading_settings_imports_few_modules() -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from onetool.config import load; from onetool.paths import find_directories\n"
+        "from onetool.settings import load; from onetool.settings.paths import find_directories\n"
         "load.load(find_directories({}, Path('/'), None, Path('/none')), {})\n"
         "print(sorted({'yaml', 'rapidfuzz'} & sys.modules.keys()))"
     )

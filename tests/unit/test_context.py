@@ -76,7 +76,7 @@ def call(bus: ToolBus, name: str, context: ToolContext | None = None, **args: An
 def test_the_context_is_filled_in_whatever_its_spelling(bus: ToolBus, caplog: pytest.LogCaptureFixture) -> None:
     for tool in ("outer", "outer_async"):
         assert list(bus.get_tool(tool).input.properties) == ["text"]
-    with caplog.at_level(logging.WARNING, "onetool.tools"):
+    with caplog.at_level(logging.WARNING, "onetool.sources.builtin"):
         assert call(bus, "outer", text="a") == ["A", False]
         assert call(bus, "outer_async", text="b") == "B"
     assert caplog.messages == ["got a", "got b"]

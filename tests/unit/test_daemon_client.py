@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onetool import daemon_client
+from onetool.processes import daemon_client
 
 
 @pytest.mark.parametrize(

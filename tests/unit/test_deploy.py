@@ -17,9 +17,9 @@ from deploy.local.topology import render_nginx
 
 from onetool.cli.main import command
 from onetool.cli.serve import PORT
-from onetool.config import load
-from onetool.config.model import Settings
-from onetool.transports.http.auth import PUBLIC_PATHS
+from onetool.server.http.auth import PUBLIC_PATHS
+from onetool.settings import load
+from onetool.settings.model import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from onetool.checks import sort_problems
-from onetool.config.load import examine
-from onetool.paths import find_directories
+from onetool.settings.load import examine
+from onetool.settings.paths import find_directories
+from onetool.sources.checks import sort_problems
 from onetool.util.problem import OK, WARNING, Location, Problem, storage_problem
 
 

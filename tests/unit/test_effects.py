@@ -17,21 +17,21 @@ from tests.support import open_app
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.bundles.source import _read_effects as read_effects
-from onetool.config.model import Server, Settings
-from onetool.config.settings_reader import wrap_settings
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import RunScope, ToolContext
 from onetool.core.policy.effects import describe_effects, get_effects, is_declared, sort_effects
 from onetool.core.policy.hints import read_hints
 from onetool.core.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
 from onetool.errors import ToolError
-from onetool.extensions import static_analysis
-from onetool.proxy.definitions import Definition, ToolLists, cache_key, identify_origin
-from onetool.proxy.pins import accept, list_claims
-from onetool.runner.tool_loader import load_builtin_tools
+from onetool.runs.tool_loader import load_builtin_tools
+from onetool.settings.model import Server, Settings
+from onetool.settings.settings_reader import wrap_settings
+from onetool.sources.builtin import ot_tools
+from onetool.sources.bundles.source import _read_effects as read_effects
+from onetool.sources.extensions import static_analysis
+from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, identify_origin
+from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.documents import DocumentFile, Documents
-from onetool.tools import ot_tools
+from onetool.util.context import RunScope, ToolContext
 
 # --- every source ------------------------------------------------------------------------------------------
 

@@ -14,8 +14,13 @@ from tests.extensions_support import HEADER
 from tests.support import list_descendants
 
 from onetool.errors import StorageError, ToolError
-from onetool.extensions.environments import Environments, StartCommand, make_uv_environment, make_worker_environment
-from onetool.extensions.pep723 import ScriptHeader, parse_header
+from onetool.sources.extensions.environments import (
+    Environments,
+    StartCommand,
+    make_uv_environment,
+    make_worker_environment,
+)
+from onetool.sources.extensions.pep723 import ScriptHeader, parse_header
 
 FILE = Path("/nowhere/notes_tools.py")  # only used by headers that contain paths
 EMPTY = ScriptHeader("dependencies = []\n")

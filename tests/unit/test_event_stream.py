@@ -10,10 +10,10 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from tests.support import TIMEOUT_SECONDS
 
-from onetool.transports.http.api import events
-from onetool.transports.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
-from onetool.transports.http.auth import STOPPING
-from onetool.transports.http.errors import ApiError
+from onetool.server.http.api import events
+from onetool.server.http.api.events import MAX_WAITING_CHARS, EventStream, Feed
+from onetool.server.http.auth import STOPPING
+from onetool.server.http.errors import ApiError
 
 Work = Callable[[Feed], Awaitable[None]]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.support import measure_seconds
 
-from onetool.core.context import Permission
 from onetool.core.schema import resolve_reference
-from onetool.extensions.static_analysis import MAX_FILE_BYTES, Extension, read, stamp_file
+from onetool.sources.extensions.static_analysis import MAX_FILE_BYTES, Extension, read, stamp_file
+from onetool.util.context import Permission
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support import TIMEOUT_SECONDS
 
-from onetool.config.model import RunLimits
-from onetool.transports.fair_queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
+from onetool.server.fair_queue import QUEUES, Bounds, FairQueue, QueueFull, Queues, turn
+from onetool.settings.model import RunLimits
 
 DEFAULT = Bounds(RunLimits().total, RunLimits().running, RunLimits().waiting)
 MIN_WAITING = 100  # waiting requests of one agent

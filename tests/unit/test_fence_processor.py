@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings, strategies as st
 from tests.support import measure_seconds
 
 from onetool.errors import ToolError
-from onetool.runner.fence_processor import strip
+from onetool.runs.fence_processor import strip
 
 no_deadline = settings(deadline=None)  # a slow machine is not a failure
 

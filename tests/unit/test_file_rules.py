@@ -12,13 +12,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
-from onetool.files import Files, read
-from onetool.files.beneath import open_by_kernel, open_by_walking
-from onetool.files.globs import Glob, expand_braces
-from onetool.files.requested_path import parse_path
-from onetool.files.rules import Denial, Rules, is_below
+from onetool.sources.files import Files, read
+from onetool.sources.files.beneath import open_by_kernel, open_by_walking
+from onetool.sources.files.globs import Glob, expand_braces
+from onetool.sources.files.requested_path import parse_path
+from onetool.sources.files.rules import Denial, Rules, is_below
+from onetool.util.context import ToolContext
 
 RIPGREP = str(Path(sys.executable).with_name("rg"))
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(

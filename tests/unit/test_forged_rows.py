@@ -11,11 +11,11 @@ from tests.bundles_support import bundle_body, list_slugs, new_bundle, open_stor
 from tests.postgres_support import PostgresServer, get_database, get_settings
 from tests.support import TIMEOUT_SECONDS, eventually
 
-from onetool.bundles import BundleStore
-from onetool.bundles.source import open_bundles as open_bundle_store
-from onetool.config.model import Token
-from onetool.config.stored_settings import StoredSettings
 from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
+from onetool.settings.model import Token
+from onetool.settings.stored_settings import StoredSettings
+from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.source import open_bundles as open_bundle_store
 from onetool.state.disabled_tools import EVERYTHING
 from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database

@@ -20,19 +20,19 @@ from tests.state_support import open_media
 from tests.support import TIMEOUT_SECONDS
 
 from onetool import Permission, Result, ToolBus, ToolContext
-from onetool.backends.http.backend import HttpBackend
-from onetool.backends.http.definition import HttpImpl
-from onetool.backends.http.response import ResponseReader, ResponseRedactor
-from onetool.backends.http.selector import select
-from onetool.config.model import Http
-from onetool.core.context import RunScope
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
 from onetool.net.messages import Response
-from onetool.results.blobs import Media
+from onetool.runs.results.blobs import Media
+from onetool.settings.model import Http
+from onetool.sources.http.backend import HttpBackend
+from onetool.sources.http.definition import HttpImpl
+from onetool.sources.http.response import ResponseReader, ResponseRedactor
+from onetool.sources.http.selector import select
 from onetool.state.memory import Counters, RateLimiter
+from onetool.util.context import RunScope
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))
 ANYWHERE = HostRules(("*",), allow_private_addresses=True)
@@ -565,7 +565,7 @@ def test_a_cancelled_call_is_not_retried(site: Site) -> None:
 
 def test_importing_the_backend_is_cheap() -> None:
     heavy = ("pydantic", "httpx2", "jmespath", "orjson")
-    code = f"import sys, onetool.backends.http.backend; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, onetool.sources.http.backend; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

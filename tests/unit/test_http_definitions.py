@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from onetool.backends.http import credentials
-from onetool.bundles.archive import pack, unpack
-from onetool.bundles.model import ToolDraft
 from onetool.errors import BundleError
+from onetool.sources.bundles.archive import pack, unpack
+from onetool.sources.bundles.model import ToolDraft
+from onetool.sources.http import credentials
 
 TEXT = {"type": "string"}
 LOGIN = {"name": "login", "method": "POST", "urlTemplate": "https://auth.test/login"}

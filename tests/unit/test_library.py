@@ -100,7 +100,7 @@ def test_a_value_and_an_error_contain_no_secret(tmp_path: Path) -> None:
     (tmp_path / ".onetool").mkdir()
     (tmp_path / ".onetool" / "secrets.yaml").write_text(f"KEY: {SECRET}\n", encoding="utf-8")
     (tmp_path / ".onetool" / "secrets.yaml").chmod(0o600)
-    from onetool.config.settings_reader import read_settings
+    from onetool.settings.settings_reader import read_settings
 
     with OneTool(read=lambda: read_settings({}, tmp_path, None, tmp_path)) as app:
         app.bus.register_tool(read_key)

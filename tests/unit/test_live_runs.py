@@ -9,9 +9,9 @@ from onetool.admin.person import Person
 from onetool.admin.runs import build_details
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished
-from onetool.core.context import ToolContext
 from onetool.runs.live_runs import JSON, MAX_WAITING_EVENTS, LiveRuns
-from onetool.stats.history import MAX_CALLS
+from onetool.state.stats.history import MAX_CALLS
+from onetool.util.context import ToolContext
 from onetool.util.redact import REDACTED, Redactor
 
 SECRET = "correct-horse-battery"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onetool.errors import ToolTimeout
-from onetool.logging import MAX_LOG_BYTES, Log
+from onetool.util.logging import MAX_LOG_BYTES, Log
 from onetool.util.redact import Redactor
 
 

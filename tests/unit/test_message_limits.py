@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from onetool.children.collector import Collector, find_id
-from onetool.children.pace import SLICE_SECONDS, Pace
-from onetool.children.process import MAX_KEPT_CHARS, MAX_QUOTED_CHARS, Printed
-from onetool.proxy.http_limits import _EventSplitter
+from onetool.processes.collector import Collector, find_id
+from onetool.processes.pace import SLICE_SECONDS, Pace
+from onetool.processes.process import MAX_KEPT_CHARS, MAX_QUOTED_CHARS, Printed
+from onetool.sources.upstream.http_limits import _EventSplitter
 from onetool_child import messages
 
 

@@ -9,7 +9,7 @@ from tests.support import App, give, open_app
 
 from onetool import tool
 from onetool.core.bus.events import CallFinished, RunFinished
-from onetool.transports.http.metrics import BUCKETS, MAX_TOOLS, OTHER, Metrics
+from onetool.server.http.metrics import BUCKETS, MAX_TOOLS, OTHER, Metrics
 
 SAMPLE = re.compile(
     r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (?P<value>\S+)'

@@ -21,7 +21,7 @@ from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
 from onetool.net import HostRules, Net, Request, Response
-from onetool.proxy.http_limits import http_client
+from onetool.sources.upstream.http_limits import http_client
 
 LOOPBACK = HostRules(("*",), allow_private_addresses=True)
 LIMIT = 1_000_000

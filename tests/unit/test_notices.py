@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given, settings, strategies as st
 from tests.support import measure_seconds
 
-from onetool.config.model import Topic
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
+from onetool.settings.model import Topic
 from onetool.state.memory import Counters
 from onetool.state.notices import NoticeFiles, count_message, publish
 from onetool.util.locks import locked
@@ -192,7 +192,7 @@ def test_a_message_that_does_not_fit_leaves_the_file_unchanged(tmp_path: Path) -
     code = """
 import resource, sys
 from pathlib import Path
-from onetool.config.model import Topic
+from onetool.settings.model import Topic
 from onetool.state.notices import NoticeFiles, publish
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])), "notes", "x" * 5000, lambda: 0.0)

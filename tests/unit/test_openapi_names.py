@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from onetool.bundles import rules
-from onetool.bundles.openapi import names
+from onetool.sources.bundles import rules
+from onetool.sources.bundles.openapi import names
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.openapi_support import build_document, import_document
 
-from onetool.backends.http.definition import HttpImpl
-from onetool.bundles.imported import BundleImport
-from onetool.bundles.model import BundleDraft, ToolDraft
-from onetool.bundles.openapi import to_bundle
-from onetool.bundles.openapi.document import MAX_BYTES
 from onetool.errors import BundleError
+from onetool.sources.bundles.imported import BundleImport
+from onetool.sources.bundles.model import BundleDraft, ToolDraft
+from onetool.sources.bundles.openapi import to_bundle
+from onetool.sources.bundles.openapi.document import MAX_BYTES
+from onetool.sources.http.definition import HttpImpl
 
 YAML = """
 openapi: 3.1.0
@@ -152,7 +152,7 @@ def test_many_operations_with_one_name_are_renamed_quickly() -> None:
 
 @pytest.mark.slow
 def test_a_small_document_that_expands_too_much_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onetool.bundles.openapi.schemas.MAX_WORK", 10_000)
+    monkeypatch.setattr("onetool.sources.bundles.openapi.schemas.MAX_WORK", 10_000)
     schemas = {"A": {"properties": {f"p{n}": {"type": "string"} for n in range(100)}}}
     operation = {"requestBody": {"content": {"application/json": {"schema": schema_ref("A")}}}}
     paths = {f"/{n}": {"post": operation, "put": operation} for n in range(80)}

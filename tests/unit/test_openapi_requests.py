@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.openapi_support import build_document, build_request, build_swagger, import_document, import_tool
 
-from onetool.backends.http.definition import HttpImpl
 from onetool.errors import BundleError
 from onetool.net import Request
+from onetool.sources.http.definition import HttpImpl
 
 LIST = {"type": "array", "items": {"type": "string"}}
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}

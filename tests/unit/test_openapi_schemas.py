@@ -6,9 +6,9 @@ import jsonschema_rs
 import pytest
 from tests.openapi_support import build_document, import_document, import_tool
 
-from onetool.bundles.openapi.document import References
-from onetool.bundles.openapi.schemas import MAX_NODES, SchemaTranslator
 from onetool.errors import BundleError
+from onetool.sources.bundles.openapi.document import References
+from onetool.sources.bundles.openapi.schemas import MAX_NODES, SchemaTranslator
 
 
 def translate(schema: Any, **definitions: Any) -> Any:

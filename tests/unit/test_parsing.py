@@ -14,11 +14,11 @@ from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings, strategies as st
 
 from onetool import ToolBus, ToolContext
-from onetool.core.context import permissions
 from onetool.errors import ArgumentError, ToolTimeout
-from onetool.tools import json_tools, yaml_tools
-from onetool.tools.grep_tools import _OutputParser
-from onetool.tools.reports import ReportError, SuiteReport, parse_junit, parse_mix
+from onetool.sources.builtin import json_tools, yaml_tools
+from onetool.sources.builtin.grep_tools import _OutputParser
+from onetool.sources.builtin.reports import ReportError, SuiteReport, parse_junit, parse_mix
+from onetool.util.context import permissions
 from onetool_child.data import MAX_DEPTH
 
 ANY_TEXT = st.text(st.characters())  # with lone surrogates

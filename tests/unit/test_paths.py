@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onetool.paths import Directories, agent_files, extension_files, find_directories, resolve_path
+from onetool.settings.paths import Directories, agent_files, extension_files, find_directories, resolve_path
 
 
 @pytest.fixture

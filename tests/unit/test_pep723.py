@@ -2,7 +2,7 @@
 
 import pytest
 
-from onetool.extensions.pep723 import ScriptHeader, extract_blocks, find_problem, parse_header
+from onetool.sources.extensions.pep723 import ScriptHeader, extract_blocks, find_problem, parse_header
 
 # The example of the PEP, with code around it.
 REFERENCE = """\

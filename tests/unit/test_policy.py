@@ -13,13 +13,13 @@ from hypothesis import given, settings, strategies as st
 from tests.extensions_support import configure
 from tests.support import run_cli
 
-from onetool.config.model import Agent
-from onetool.core.context import Effect, Permission
 from onetool.core.policy.effects import changes_something, get_effects
 from onetool.core.policy.labels import SessionLabels, get_labels
 from onetool.core.policy.rules import Policy, make_denial
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.core.tool import Tool
+from onetool.settings.model import Agent
+from onetool.util.context import Effect, Permission
 
 SCHEMA = Schema.from_json(ANY_OBJECT)
 EFFECTS = st.none() | st.frozensets(st.sampled_from(Effect), min_size=1)

@@ -11,11 +11,10 @@ import pytest
 from tests.postgres_support import PostgresServer, get_database
 from tests.support import TIMEOUT_SECONDS, eventually
 
-from onetool.config.model import Output, Token
 from onetool.errors import CallRejected, StorageError, ToolError
-from onetool.results.blobs import Media
-from onetool.results.store import StoredResults
-from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.runs.results.blobs import Media
+from onetool.runs.results.store import StoredResults
+from onetool.settings.model import Output, Token
 from onetool.state.audit_rows import AuditRows
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
@@ -28,6 +27,7 @@ from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import NoticeRows
 from onetool.state.roles import render_grants
 from onetool.state.run_records import CallState, DurableCall, RunRecord, RunState
+from onetool.state.saved_snippets import SavedSnippet
 from onetool.state.schema import MIGRATIONS, VERSION, Migration
 from onetool.state.storage import State
 

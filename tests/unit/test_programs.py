@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.support import TIMEOUT_SECONDS, ProcessWatch, eventually, list_descendants
 
-from onetool.children.process import Printed
-from onetool.children.programs import Ended, Program, run
 from onetool.errors import ToolError
+from onetool.processes.process import Printed
+from onetool.processes.programs import Ended, Program, run
 from onetool_child import confine
 
 SHELL = "/bin/sh"
@@ -25,7 +25,7 @@ WITH_LANDLOCK = pytest.mark.skipif(not confine.landlock_version(), reason="this 
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from onetool.children.programs import Program, run
+from onetool.processes.programs import Program, run
 
 program = Program(["/bin/sh", "-c", sys.argv[2]], Path("/"), {}, 300, starts_others=sys.argv[1] == "others")
 asyncio.run(run(program, lambda data: sys.stdout.write(data.decode()) and sys.stdout.flush(), lambda _: None))

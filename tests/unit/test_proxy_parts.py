@@ -27,18 +27,18 @@ from mcp_types import (
 )
 from tests.state_support import open_media
 
-from onetool.config.model import Server
-from onetool.core.context import Foreign
 from onetool.errors import OutputInvalid, ToolError
-from onetool.proxy import content
-from onetool.proxy.connection import Connection
-from onetool.proxy.definitions import Definition, ToolLists, cache_key, check_schemas
-from onetool.proxy.pins import MAX_DIFF_LINES, accept, compare
-from onetool.proxy.server_launch import ServerLaunch
-from onetool.proxy.session import UpstreamSession
-from onetool.proxy.upstream import Install, Upstream, UpstreamServices
-from onetool.runner.run_output import MAX_META, RunOutput
+from onetool.runs.run_output import MAX_META, RunOutput
+from onetool.settings.model import Server
+from onetool.sources.upstream import content
+from onetool.sources.upstream.connection import Connection
+from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, check_schemas
+from onetool.sources.upstream.pins import MAX_DIFF_LINES, accept, compare
+from onetool.sources.upstream.server_launch import ServerLaunch
+from onetool.sources.upstream.session import UpstreamSession
+from onetool.sources.upstream.upstream import Install, Upstream, UpstreamServices
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
+from onetool.util.context import Foreign
 from onetool.util.sanitize import clean_schema
 
 ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})

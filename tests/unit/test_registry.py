@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from onetool.backends.threads import ToolThreads
 from onetool.core.bus.sources import RegisteredTools
-from onetool.core.context import ToolContext
 from onetool.core.names import python_name
 from onetool.core.registry import Registry
 from onetool.core.schema import Schema
+from onetool.core.threads import ToolThreads
 from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolNotFound
+from onetool.util.context import ToolContext
 
 
 class NullBackend:

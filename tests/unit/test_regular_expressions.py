@@ -28,16 +28,16 @@ LENGTHS = (8, 12, 16, 20, 24, 28, 32, 40, 64, 128, 256, 512, 1_024, 4_096, 16_38
 MAX_PUMPS = 60
 # The longest texts of callers, if they are shorter than the last of LENGTHS. The key is the name, or the module.
 CALLER_LIMITS: dict[str, int] = {
-    "onetool.files.globs:_TOKEN": 1_000,
+    "onetool.sources.files.globs:_TOKEN": 1_000,
     "onetool.util.redact:_CUT_ESCAPE": 64,
-    "onetool.stats.shapes:SECRET": 40,
+    "onetool.state.stats.shapes:SECRET": 40,
 }
 # Expressions made from settings, or of names that were checked. Their parts are quoted or limited where they are made.
 DYNAMIC = {
     "onetool.admin.request_preview:f'S{nonce}(.*?)E{nonce}'",
-    "onetool.files.globs:fnmatch.translate(part)",
+    "onetool.sources.files.globs:fnmatch.translate(part)",
     "onetool.core.policy.rules:translate(pattern)",
-    "onetool.runner.explain:pattern",
+    "onetool.runs.explain:pattern",
     "onetool.util.secret_finder:re.escape(written)",
 }
 

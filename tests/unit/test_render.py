@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given, settings, strategies as st
 from ruamel.yaml import YAML
 
-from onetool.core.render import render
 from onetool.errors import ToolError
+from onetool.util.render import render
 from onetool_child.data import FORMATS
 
 # The first example includes the import of a YAML library, which is slow on a busy machine.

@@ -11,9 +11,9 @@ from onetool.errors import StorageError, ToolError
 from onetool.runs.run_list import AllRuns
 from onetool.state.run_records import CallState, RunRecord, RunState, get_end_state
 from onetool.state.run_store import RunStore
-from onetool.stats.database import StatisticsFile
-from onetool.stats.history import Order, Position, RunFilter
-from onetool.stats.record import Recorder
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.history import Order, Position, RunFilter
+from onetool.state.stats.record import Recorder
 from onetool.util.redact import Redactor
 
 NOW = 1_800_000_000.0

@@ -20,17 +20,16 @@ from hypothesis import given, settings, strategies as st
 from tests.runs_support import open_runs
 
 from onetool import tool
-from onetool.config.model import Agent, Output
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Caller, RunScope, ToolContext
 from onetool.core.policy.rules import Policy
 from onetool.errors import ApprovalRequired, CallRejected, StorageError, ToolError
-from onetool.paths import Directories
-from onetool.results.store import StoredResults
-from onetool.runner.answer import Answer
+from onetool.runs.answer import Answer
 from onetool.runs.gate import Gate
 from onetool.runs.replay import digest_call, encode_arguments
+from onetool.runs.results.store import StoredResults
 from onetool.runs.runs import Runs
+from onetool.settings.model import Agent, Output
+from onetool.settings.paths import Directories
 from onetool.state.leases import Leases
 from onetool.state.opening import open_files
 from onetool.state.postgres_database import Database
@@ -38,6 +37,7 @@ from onetool.state.run_records import CallState, Decision, DurableCall, Grant, R
 from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, SENT_SECONDS, RunQuota, RunStore, RunTables
 from onetool.state.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
+from onetool.util.context import Caller, RunScope, ToolContext
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_800_000_000.0

@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 from tests.encodings_support import INVISIBLE_CHARACTERS
 from tests.support import measure_seconds
 
-from onetool.core.render import render
-from onetool.transports.mcp.publish import mark_result
+from onetool.server.mcp.publish import mark_result
 from onetool.util.invisible import escape_invisible, find_in_name, replace_in_name
+from onetool.util.render import render
 from onetool.util.sanitize import INVISIBLE_MARK, TAG, TRIGGER, clean, sanitize_text
 
 no_deadline = settings(deadline=None)  # a slow machine is not a failure

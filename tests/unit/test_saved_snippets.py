@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from onetool.config.model import Snippet
 from onetool.errors import ToolError
-from onetool.snippets import expand_call
-from onetool.snippets.parameters import make_template
-from onetool.snippets.saved_snippets import SavedSnippet, SavedSnippets
+from onetool.runs.snippets import expand_call
+from onetool.runs.snippets.parameters import make_template
+from onetool.settings.model import Snippet
 from onetool.state.documents import DocumentFile
+from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("hub.issues", {"repo": "me/app", "limit": 5, "state": "open"}),

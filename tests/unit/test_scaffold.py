@@ -11,7 +11,8 @@ import yaml
 from tests.extensions_support import configure, open_app_in
 from tests.support import PROGRAM, environment, run_cli
 
-from onetool.config.model import (
+from onetool.errors import ToolError
+from onetool.settings.model import (
     Agent,
     Budgets,
     Issuer,
@@ -26,17 +27,16 @@ from onetool.config.model import (
     ToolFilter,
     Topic,
 )
-from onetool.config.scaffold import (
+from onetool.settings.scaffold import (
     CONFIGURATION,
     NOT_FOR_GIT,
     extension_file,
     write_extension,
     write_settings_directory,
 )
-from onetool.config.settings_reader import read_settings
-from onetool.config.trust import is_trusted, trust
-from onetool.errors import ToolError
-from onetool.extensions import static_analysis
+from onetool.settings.settings_reader import read_settings
+from onetool.settings.trust import is_trusted, trust
+from onetool.sources.extensions import static_analysis
 
 UNCOMMENTED = re.sub(r"(?m)^#(?!#)", "", CONFIGURATION)
 EXAMPLES = {

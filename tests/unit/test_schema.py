@@ -9,12 +9,12 @@ import pytest
 from tests.support import measure_seconds
 
 from onetool.core.bus.bind import bind
-from onetool.core.context import ToolContext
 from onetool.core.schema import Schema
 from onetool.core.signature import MAX_TYPE_DEPTH, arguments, short_call, signature, type_name
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError
-from onetool.tools.help_text import list_arguments
+from onetool.sources.builtin.help_text import list_arguments
+from onetool.util.context import ToolContext
 
 SOURCE = '''
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The parts of the MCP SDK that sign-ins rely on. If one of these fails, read `onetool.oauth` before upgrading it."""
+"""MCP SDK features that sign-ins rely on. If a test fails, read `onetool.net.oauth` before upgrading the SDK."""
 
 import inspect
 import threading
@@ -21,8 +21,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
 from onetool.errors import StorageError, ToolError
-from onetool.oauth.discovery import ServerMetadata
-from onetool.oauth.failures import collect_failures, record_failure
+from onetool.net.oauth.discovery import ServerMetadata
+from onetool.net.oauth.failures import collect_failures, record_failure
 from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
 
 

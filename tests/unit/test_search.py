@@ -13,8 +13,8 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from onetool.search.catalog import Search
-from onetool.search.documents import SearchDocument, SearchHit
+from onetool.sources.search.catalog import Search
+from onetool.sources.search.documents import SearchDocument, SearchHit
 
 CATALOGUE = (
     SearchDocument("pack", "firecrawl", instructions="Prefer markdown. Large sites need a budget of credits."),
@@ -298,7 +298,9 @@ def test_nothing_is_written_before_the_first_query(tmp_path: Path) -> None:
 
 
 def test_importing_the_search_loads_no_slow_modules() -> None:
-    code = "import sys, onetool.search; print([n for n in ('sqlite3', 'rapidfuzz', 'numpy') if n in sys.modules])"
+    code = (
+        "import sys, onetool.sources.search; print([n for n in ('sqlite3', 'rapidfuzz', 'numpy') if n in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
@@ -556,8 +558,8 @@ def search_in_process(cache: Path, documents: Iterable[SearchDocument], query: s
     """Return the names that a search in another process finds."""
     code = """if True:
         import json, pathlib, sys
-        from onetool.search.catalog import Search
-        from onetool.search.documents import SearchDocument
+        from onetool.sources.search.catalog import Search
+        from onetool.sources.search.documents import SearchDocument
         cache, documents, query = json.load(sys.stdin)
         search = Search(pathlib.Path(cache))
         search.update(SearchDocument(*fields) for fields in documents)

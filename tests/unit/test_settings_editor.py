@@ -10,16 +10,16 @@ import anyio
 import pytest
 
 from onetool.admin.person import Person
+from onetool.admin.rights import check_rights
+from onetool.admin.server_changes import ServerChanges
 from onetool.admin.tokens import TokenDraft, create_token, revoke_token
 from onetool.app import OneTool
-from onetool.config.load import examine, load
-from onetool.config.trust import is_trusted, trust
-from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
-from onetool.editing.rights import check_rights
-from onetool.editing.server_changes import ServerChanges
-from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
-from onetool.paths import Directories, find_directories
+from onetool.settings.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
+from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.load import examine, load
+from onetool.settings.paths import Directories, find_directories
+from onetool.settings.trust import is_trusted, trust
 
 TEXT = """\
 # Settings of the team

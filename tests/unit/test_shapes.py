@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.support import measure_seconds
 
-from onetool.stats.database import StatisticsFile
-from onetool.stats.shapes import (
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.shapes import (
     MAX_KEYS,
     MAX_PENDING,
     MAX_TEXT_CHARS,
@@ -367,8 +367,8 @@ def test_a_shape_that_is_too_large_keeps_its_upper_levels(file: Path) -> None:
 @pytest.mark.slow
 def test_shapes_of_two_processes_are_merged(file: Path) -> None:
     program = """if True:
-        import sys; from pathlib import Path; from onetool.stats.database import StatisticsFile
-        from onetool.stats.shapes import Shapes
+        import sys; from pathlib import Path; from onetool.state.stats.database import StatisticsFile
+        from onetool.state.stats.shapes import Shapes
         known = Shapes(StatisticsFile(Path(sys.argv[1])))
         for number in range(40):
             known.learn(f"{sys.argv[2]}.t{number}", {sys.argv[2]: 1})

@@ -12,12 +12,12 @@ from tests.postgres_support import get_database
 from tests.replicas_support import KEY
 from tests.support import eventually
 
-from onetool.config.model import Issuer
+from onetool.server.http.credential import RequestCredential, identify_issuer
+from onetool.server.http.errors import ApiError
+from onetool.server.http.sessions import CSRF_HEADER, BrowserSessions
+from onetool.settings.model import Issuer
 from onetool.state.opening import open_postgres
 from onetool.state.storage import State
-from onetool.transports.http.credential import RequestCredential, identify_issuer
-from onetool.transports.http.errors import ApiError
-from onetool.transports.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import ValidationError
 
-from onetool.backends.http.definition import HttpImpl
-from onetool.backends.http.placeholders import Values
 from onetool.errors import ToolError
 from onetool.net import Request
+from onetool.sources.http.definition import HttpImpl
+from onetool.sources.http.placeholders import Values
 
 AWS_KEY = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 AWS_TIME = 1440938160.0  # 2015-08-30 12:36:00 UTC

@@ -15,10 +15,10 @@ from hypothesis import example, given, settings, strategies as st
 from tests.cells_support import NIGHTLY
 from tests.support import measure_seconds
 
-from onetool.config.model import Param, Snippet
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
-from onetool.snippets import describe, expand, expand_call, is_snippet, render_signature
-from onetool.snippets.values import insert, parse_exactly
+from onetool.runs.snippets import describe, expand, expand_call, is_snippet, render_signature
+from onetool.runs.snippets.values import insert, parse_exactly
+from onetool.settings.model import Param, Snippet
 from onetool.util import yaml_loader
 
 no_deadline = settings(deadline=None)  # a slow machine is not a failure
@@ -333,9 +333,9 @@ def test_values_that_need_too_much_time_or_memory_are_rejected(
 def test_rejecting_expensive_values_takes_little_memory() -> None:
     code = """
 import json, sys
-from onetool.config.model import Snippet
+from onetool.settings.model import Snippet
 from onetool.errors import ToolError
-from onetool.snippets import expand_call
+from onetool.runs.snippets import expand_call
 for body, values in json.load(sys.stdin):
     try:
         expand_call("s", values, {"s": Snippet(body=body, params=dict.fromkeys(values, {}))})
@@ -351,7 +351,7 @@ print(int(status.partition("VmHWM:")[2].split()[0]) // 1024)
 
 
 def test_jinja_is_loaded_at_the_first_expansion() -> None:
-    code = "import sys, onetool.snippets; sys.exit('jinja2' in sys.modules)"
+    code = "import sys, onetool.runs.snippets; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -15,18 +15,18 @@ from tests.rest_support import http_draft, new_id
 from tests.support import TIMEOUT_SECONDS, without_collections
 
 from onetool import OneTool
-from onetool.bundles import BundleStore
-from onetool.bundles.source import MAX_RECENT
-from onetool.bundles.store_lock import StoreLock
-from onetool.config.model import Settings
 from onetool.core.bus.bus import ToolBus
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.core.tool import Tool
 from onetool.errors import BundleError
-from onetool.logging import Log
-from onetool.tools.ot_tools import _list_tools
-from onetool.transports.http.asgi_app import build
-from onetool.transports.http.request_checks import Bind
+from onetool.server.http.asgi_app import build
+from onetool.server.http.request_checks import Bind
+from onetool.settings.model import Settings
+from onetool.sources.builtin.ot_tools import _list_tools
+from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.source import MAX_RECENT
+from onetool.sources.bundles.store_lock import StoreLock
+from onetool.util.logging import Log
 from onetool.util.sanitize import clean
 
 pytestmark = pytest.mark.slow

@@ -19,17 +19,16 @@ import pytest
 from benchmarks import recorded
 
 from onetool.app import OneTool
-from onetool.checks import stored_files
-from onetool.config.load import Loaded
-from onetool.config.model import Settings
-from onetool.core.context import Caller
 from onetool.errors import ToolError
-from onetool.paths import Directories
+from onetool.settings.load import Loaded
+from onetool.settings.model import Settings
+from onetool.settings.paths import Directories
+from onetool.sources.checks import stored_files
 from onetool.state.run_records import RunRecord
-from onetool.stats import rollup
-from onetool.stats.database import StatisticsDatabase, StatisticsFile
-from onetool.stats.history import RunFilter, find_run, list_page
-from onetool.stats.record import (
+from onetool.state.stats import rollup
+from onetool.state.stats.database import StatisticsDatabase, StatisticsFile
+from onetool.state.stats.history import RunFilter, find_run, list_page
+from onetool.state.stats.record import (
     CALL_COLUMNS,
     MAX_PENDING,
     MAX_ROWS,
@@ -38,10 +37,11 @@ from onetool.stats.record import (
     SessionRecord,
     UseRecord,
 )
-from onetool.stats.report import render_html
-from onetool.stats.rollup import DAY, HOUR
-from onetool.stats.summary import MAX_BARS, StatsSummary, summarize
+from onetool.state.stats.report import render_html
+from onetool.state.stats.rollup import DAY, HOUR
+from onetool.state.stats.summary import MAX_BARS, StatsSummary, summarize
 from onetool.util.background import Background
+from onetool.util.context import Caller
 
 NOW = 1_800_000_000.0
 RUN_COLUMNS = (
@@ -205,8 +205,8 @@ def test_threads_record_concurrently(recorder: Recorder, file: Path) -> None:
 WRITER = """if True:
     import sys, time
     from pathlib import Path
-    from onetool.stats.database import StatisticsFile
-    from onetool.stats.record import CallRecord, Recorder
+    from onetool.state.stats.database import StatisticsFile
+    from onetool.state.stats.record import CallRecord, Recorder
     recorder = Recorder(StatisticsFile(Path(sys.argv[1])))
     for number in range(int(sys.argv[2])):
         recorder.add(CallRecord("a.b", "default", sys.argv[3], "", 0.1, None, number))
@@ -351,8 +351,8 @@ def test_pending_records_are_bounded_while_the_file_is_unwritable(tmp_path: Path
 FULL_DISK = """if True:
     import resource, sys
     from pathlib import Path
-    from onetool.stats.database import StatisticsFile
-    from onetool.stats.record import CallRecord, Recorder
+    from onetool.state.stats.database import StatisticsFile
+    from onetool.state.stats.record import CallRecord, Recorder
     file = Path(sys.argv[1])
     recorder = Recorder(StatisticsFile(file))
     recorder.add(CallRecord("a.b", "default", "s", "", 0.1, None, 0))

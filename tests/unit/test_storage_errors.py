@@ -6,7 +6,7 @@ import pytest
 
 from onetool.errors import StorageError
 from onetool.state.documents import DocumentFile, Documents
-from onetool.stats.database import StatisticsFile
+from onetool.state.stats.database import StatisticsFile
 
 
 def write(directory: Path) -> StorageError:

@@ -12,17 +12,17 @@ from tests.postgres_support import PostgresServer, get_database, get_settings
 
 from onetool.admin import settings_edits
 from onetool.admin.person import Person
+from onetool.admin.rights import check_rights
+from onetool.admin.server_changes import ServerChanges
 from onetool.app import OneTool
 from onetool.cli.main import main
-from onetool.config.load import Loaded, load
-from onetool.config.settings_reader import SettingsReader, apply_stored, examine_settings
-from onetool.config.stored_settings import StoredSettings
-from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
-from onetool.editing.rights import check_rights
-from onetool.editing.server_changes import ServerChanges
-from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ConfigError, PermissionDenied, ToolError
-from onetool.paths import find_directories
+from onetool.settings.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
+from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.load import Loaded, load
+from onetool.settings.paths import find_directories
+from onetool.settings.settings_reader import SettingsReader, apply_stored, examine_settings
+from onetool.settings.stored_settings import StoredSettings
 from onetool.state.opening import open_postgres
 from onetool.state.storage import State
 

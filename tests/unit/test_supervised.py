@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onetool.children.supervised import Supervised
+from onetool.processes.supervised import Supervised
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from onetool.backends.http.definition import HttpImpl
-from onetool.backends.http.placeholders import Placeholder, Values, parse
 from onetool.errors import ArgumentError, ToolError
 from onetool.net.messages import Request
 from onetool.net.urls import parse_target
+from onetool.sources.http.definition import HttpImpl
+from onetool.sources.http.placeholders import Placeholder, Values, parse
 
 HOSTILE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"])),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from onetool.config.load import Loaded, load
-from onetool.config.trust import changes_since_trusted, check_trust, is_trusted, still_trusted, trust, untrust
 from onetool.errors import ConfigError, ToolError
-from onetool.paths import find_directories
+from onetool.settings.load import Loaded, load
+from onetool.settings.paths import find_directories
+from onetool.settings.trust import changes_since_trusted, check_trust, is_trusted, still_trusted, trust, untrust
 from onetool.util.problem import UNTRUSTED, Location, Problem
 
 Env = Mapping[str, str]

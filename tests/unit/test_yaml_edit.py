@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from onetool.clients.yaml_edit import parse_mapping, read_list, set_value, update
 from onetool.errors import ConfigError
+from onetool.settings.clients.yaml_edit import parse_mapping, read_list, set_value, update
 from onetool.util import yaml_loader
 
 A, B = {"name": "a", "hash": "0f"}, {"name": "b", "hash": "1e5"}

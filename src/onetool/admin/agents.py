@@ -28,11 +28,11 @@ from onetool.admin.settings_edits import (
 )
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
-from onetool.config.model import Agent
-from onetool.config.settings_reader import validate_settings
-from onetool.core.context import sort_permissions
-from onetool.editing.planned_edit import ItemChange
-from onetool.editing.settings_editor import AGENTS
+from onetool.settings.editing.planned_edit import ItemChange
+from onetool.settings.editing.settings_editor import AGENTS
+from onetool.settings.model import Agent
+from onetool.settings.settings_reader import validate_settings
+from onetool.util.context import sort_permissions
 from onetool.util.token_ids import ADMIN, USE
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -23,10 +23,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from onetool.backends.http import credentials
-from onetool.config.contents import TRUST_FILE as TRUST
 from onetool.errors import ToolError
-from onetool.paths import PROMPTS, SECRETS
+from onetool.settings.contents import TRUST_FILE as TRUST
+from onetool.settings.paths import PROMPTS, SECRETS
+from onetool.sources.http import credentials
 from onetool.util import yaml_loader
 from onetool.util.secret_finder import find_secrets
 from onetool.util.storage_errors import is_full_disk

@@ -13,12 +13,12 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.admin.errors import AdminError
 from onetool.app import OneTool
-from onetool.core.context import ToolContext
 from onetool.core.names import python_name
 from onetool.core.registry import RegistryEntry
 from onetool.core.tool import Tool
 from onetool.errors import BundleError, ToolNotFound
-from onetool.search.documents import SearchHit
+from onetool.sources.search.documents import SearchHit
+from onetool.util.context import ToolContext
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
 KINDS: tuple[str, ...] = get_args(Kind)

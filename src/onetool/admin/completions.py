@@ -13,10 +13,10 @@ from onetool.admin.model import ApiModel, Query, absent
 from onetool.admin.person import Person
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
-from onetool.core.context import ToolContext
 from onetool.core.names import python_name
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
+from onetool.util.context import ToolContext
 
 MAX_NAMES = 50
 MAX_SIGNATURE_CHARS = 400

@@ -9,7 +9,7 @@ from onetool_child.json_types import JsonMapping
 
 
 class AdminError(ToolError):
-    """An error with a code of `onetool.transports.http.errors.STATUS`. REST shows the details."""
+    """An error with a code of `onetool.server.http.errors.STATUS`. REST shows the details."""
 
     type = "admin_error"
 

@@ -15,16 +15,16 @@ from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
 from onetool.admin.secrets import SecretUseInfo
 from onetool.admin.stored_tools import may_see
 from onetool.app import OneTool
-from onetool.bundles import BundleStore, archive, importer
-from onetool.bundles.difference import BundleDifference
-from onetool.bundles.imported import BundleImport, list_missing_hosts
-from onetool.bundles.importer import ImportResult, UpdateOptions
-from onetool.bundles.model import Bundle
-from onetool.bundles.owner_marks import keep_disabled
-from onetool.core.context import Permission
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.messages import Request
+from onetool.sources.bundles import BundleStore, archive, importer
+from onetool.sources.bundles.difference import BundleDifference
+from onetool.sources.bundles.imported import BundleImport, list_missing_hosts
+from onetool.sources.bundles.importer import ImportResult, UpdateOptions
+from onetool.sources.bundles.model import Bundle
+from onetool.sources.bundles.owner_marks import keep_disabled
+from onetool.util.context import Permission
 from onetool_child.json_types import JsonObject
 
 MAX_BYTES = 64 << 20

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import GenerateJsonSchema
 
 from onetool.admin.errors import AdminError
-from onetool.bundles import rules
-from onetool.bundles.model import Id, Tag, check_depth, to_bundle_error
+from onetool.sources.bundles import rules
+from onetool.sources.bundles.model import Id, Tag, check_depth, to_bundle_error
 from onetool.util.time_format import in_utc, parse_time
 from onetool.util.validation_text import describe_problem
 from onetool_child.json_types import JsonMapping, JsonObject

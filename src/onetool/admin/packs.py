@@ -14,11 +14,11 @@ from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.stored_tools import SwitchBody
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
-from onetool.bundles.model import Bundle, Id, Switch
-from onetool.core.context import ToolContext
 from onetool.core.names import python_name
 from onetool.errors import BundleError
+from onetool.sources.bundles.model import Bundle, Id, Switch
 from onetool.state.disabled_tools import EVERYTHING
+from onetool.util.context import ToolContext
 from onetool.util.problem import Problem
 
 OWN_PACK = "ot"

@@ -10,11 +10,9 @@ from pydantic import Field
 
 from onetool.admin.model import ApiModel
 from onetool.app import OneTool
-from onetool.config.model import Agent
 from onetool.core.agents import DEFAULT
 from onetool.core.bus.authorize import authorize, choose_account, required_permissions
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
-from onetool.core.context import Caller, Permission
 from onetool.core.names import python_name
 from onetool.core.policy.effects import describe_effects
 from onetool.core.policy.labels import SessionLabels
@@ -22,6 +20,8 @@ from onetool.core.policy.rules import Choice, Policy
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.net import HostRules
+from onetool.settings.model import Agent
+from onetool.util.context import Caller, Permission
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 

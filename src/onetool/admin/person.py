@@ -1,6 +1,6 @@
 """The person who does something, at the command line or with a request, and what this person may do.
 
-A request without a token comes from the local machine (`onetool.transports.http.auth` rejects all others) and acts as
+A request without a token comes from the local machine (`onetool.server.http.auth` rejects all others) and acts as
 the owner of runs and stored tools, without a scope. A token identifies one agent: it sees only its own runs and
 activity, and the statistics of its agent. Tokens of the scopes `approve`, `admin` and `owner` see those of all.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from onetool.admin.errors import AdminError
 from onetool.app import OneTool
 from onetool.core.agents import DEFAULT
-from onetool.core.context import Caller, Permission, ToolContext
+from onetool.core.audit import Facts
 from onetool.errors import ToolError
-from onetool.runner.run_output import RunOutput
-from onetool.state.audit import Facts
+from onetool.runs.run_output import RunOutput
 from onetool.state.disabled_tools import EVERYTHING
+from onetool.util.context import Caller, Permission, ToolContext
 from onetool.util.token_ids import OWNER, includes_scope
 
 

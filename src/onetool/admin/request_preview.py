@@ -15,13 +15,13 @@ from onetool.admin.errors import AdminError
 from onetool.admin.model import ApiModel, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
-from onetool.backends.http import credentials
-from onetool.backends.http.definition import HttpImpl, HttpStep
-from onetool.backends.http.placeholders import Placeholder, UploadedFile, Values
-from onetool.bundles.model import to_bundle_error
 from onetool.core.foreign_schema import ForeignSchema, check_in_process
 from onetool.core.schema import ANY_OBJECT
 from onetool.errors import ArgumentError
+from onetool.sources.bundles.model import to_bundle_error
+from onetool.sources.http import credentials
+from onetool.sources.http.definition import HttpImpl, HttpStep
+from onetool.sources.http.placeholders import Placeholder, UploadedFile, Values
 from onetool.util.redact import REDACTED
 from onetool_child.json_types import JsonObject
 

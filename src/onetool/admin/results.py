@@ -13,9 +13,9 @@ from onetool.admin.errors import AdminError
 from onetool.admin.model import ApiModel, Count, Flag, Number, Query, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
-from onetool.bundles.model import is_none
 from onetool.errors import ToolError
-from onetool.results.window import Unit
+from onetool.runs.results.window import Unit
+from onetool.sources.bundles.model import is_none
 
 DEFAULT_LINES = 100
 MAX_LINES = 10_000

@@ -32,9 +32,9 @@ from onetool.errors import ToolError, ToolNotFound
 from onetool.runs.live_runs import to_ms
 from onetool.runs.run_list import AllRuns, merge
 from onetool.state.run_records import OPEN, RunRecord, RunState, StoredValues
-from onetool.stats import history
-from onetool.stats.history import Position, RunFilter, StateGroup
-from onetool.stats.record import CallRecord
+from onetool.state.stats import history
+from onetool.state.stats.history import Position, RunFilter, StateGroup
+from onetool.state.stats.record import CallRecord
 from onetool.util.redact import Redactor
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from onetool.admin.model import ApiModel
 from onetool.app import OneTool
-from onetool.config.layers import format_path
-from onetool.config.model import Loc
 from onetool.errors import BundleError
+from onetool.settings.layers import format_path
+from onetool.settings.model import Loc
 
 Kind = Literal["server", "pack", "bundle", "setting"]
 

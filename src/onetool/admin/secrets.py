@@ -14,11 +14,11 @@ from onetool.admin.person import Person
 from onetool.admin.secret_users import SecretUserInfo, map_secret_users
 from onetool.admin.settings_edits import EditQuery, EditResult, check_editable, edit, open_editor
 from onetool.app import OneTool
-from onetool.bundles.rules import check_slug
-from onetool.bundles.secret_bindings import SECTION, SecretUse, change_bindings, normalize_origin
-from onetool.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
-from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
+from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.sources.bundles.rules import check_slug
+from onetool.sources.bundles.secret_bindings import SECTION, SecretUse, change_bindings, normalize_origin
 from onetool.util.token_ids import ADMIN, OWNER
 
 MAX_VALUE_CHARS = 1_000_000

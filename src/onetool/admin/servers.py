@@ -13,6 +13,7 @@ from onetool.admin.errors import AdminError, raising
 from onetool.admin.model import ApiModel, Count
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
+from onetool.admin.server_changes import SERVERS, PlannedServers, ServerChanges
 from onetool.admin.settings_edits import (
     EditQuery,
     EditResult,
@@ -24,13 +25,12 @@ from onetool.admin.settings_edits import (
     find_entries,
 )
 from onetool.app import OneTool
-from onetool.editing.planned_edit import ItemChange, PlannedEdit
-from onetool.editing.server_changes import SERVERS, PlannedServers, ServerChanges
-from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
-from onetool.proxy.definitions import digest
-from onetool.proxy.servers import DefinitionsChanged
-from onetool.proxy.upstream import Upstream
+from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit
+from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.sources.upstream.definitions import digest
+from onetool.sources.upstream.servers import DefinitionsChanged
+from onetool.sources.upstream.upstream import Upstream
 from onetool.util.token_ids import ADMIN, APPROVE
 from onetool_child.json_types import JsonMapping, JsonObject
 

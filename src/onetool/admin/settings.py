@@ -13,9 +13,9 @@ from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.settings_edits import EditQuery, EditResult, check_editable, edit, edit_entry, open_editor
 from onetool.app import OneTool
-from onetool.config.contents import stamp_files
-from onetool.editing.planned_edit import ItemChange, PlannedEdit
-from onetool.editing.settings_editor import SettingsEditor
+from onetool.settings.contents import stamp_files
+from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit
+from onetool.settings.editing.settings_editor import SettingsEditor
 from onetool.util.text import quote
 from onetool.util.token_ids import ADMIN, APPROVE
 

@@ -1,6 +1,6 @@
 """Edits of settings: who may make them, the audit log, and the reload that makes an edit effective.
 
-Every change of settings by a person goes through `edit`. `onetool.editing` plans edits and writes them.
+Every change of settings by a person goes through `edit`. `onetool.settings.editing` plans edits and writes them.
 """
 
 import random
@@ -17,11 +17,11 @@ from onetool.admin.errors import AdminError
 from onetool.admin.model import ApiModel, Flag, Query
 from onetool.admin.person import Person, check_settings
 from onetool.admin.precondition import NO_CONDITION, Precondition
+from onetool.admin.rights import check_rights
 from onetool.app import OneTool
-from onetool.editing.planned_edit import EditConflict, ItemChange, PlannedEdit, SettingsItem
-from onetool.editing.rights import check_rights
-from onetool.editing.settings_editor import SettingsEditor
 from onetool.errors import ToolError
+from onetool.settings.editing.planned_edit import EditConflict, ItemChange, PlannedEdit, SettingsItem
+from onetool.settings.editing.settings_editor import SettingsEditor
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool_child.json_types import JsonMapping, JsonObject

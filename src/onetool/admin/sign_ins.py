@@ -10,9 +10,9 @@ from onetool.admin.model import ApiModel, Query
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.oauth.credential import Identity
-from onetool.oauth.pending import PendingSignIn
-from onetool.oauth.sign_ins import identify, make_server_target
+from onetool.net.oauth.credential import Identity
+from onetool.net.oauth.pending import PendingSignIn
+from onetool.net.oauth.sign_ins import identify, make_server_target
 from onetool.util.text import describe_unknown_account
 from onetool.util.token_ids import APPROVE
 

@@ -13,9 +13,9 @@ from onetool.admin.model import ApiModel, Count, Query, Time, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
+from onetool.state.stats import details, spending
+from onetool.state.stats.summary import PERIODS, StatsSummary, summarize
 from onetool.state.storage import State
-from onetool.stats import details, spending
-from onetool.stats.summary import PERIODS, StatsSummary, summarize
 
 T = TypeVar("T")
 ALL_TIME = "all"

@@ -24,9 +24,10 @@ from onetool.admin.model import (
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.app import OneTool
-from onetool.backends.http.definition import HttpImpl
-from onetool.bundles import BundleStore
-from onetool.bundles.model import (
+from onetool.core.names import python_name
+from onetool.core.registry import RegistryEntry
+from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.model import (
     Bundle,
     BundleDraft,
     FoundTool,
@@ -37,11 +38,10 @@ from onetool.bundles.model import (
     Switch,
     ToolDraft,
 )
-from onetool.bundles.owner_marks import list_marks, list_names
-from onetool.bundles.reader import tool_not_found
-from onetool.core.context import ToolContext
-from onetool.core.names import python_name
-from onetool.core.registry import RegistryEntry
+from onetool.sources.bundles.owner_marks import list_marks, list_names
+from onetool.sources.bundles.reader import tool_not_found
+from onetool.sources.http.definition import HttpImpl
+from onetool.util.context import ToolContext
 from onetool_child.json_types import JsonMapping
 
 # Bodies that are read late, because other errors take precedence over theirs.

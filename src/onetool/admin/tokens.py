@@ -18,12 +18,12 @@ from onetool.admin.action import action
 from onetool.admin.errors import AdminError, raising
 from onetool.admin.model import ApiModel, absent
 from onetool.admin.person import Person
+from onetool.admin.rights import explain_token_grant
 from onetool.app import OneTool
-from onetool.config.access_tokens import identify_token, new_token
-from onetool.config.model import Token
-from onetool.editing.edit_history import new_entry
-from onetool.editing.rights import explain_token_grant
 from onetool.errors import ToolError
+from onetool.settings.access_tokens import identify_token, new_token
+from onetool.settings.editing.edit_history import new_entry
+from onetool.settings.model import Token
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc, parse_duration
 from onetool.util.token_ids import ADMIN, OWNER, SCOPES, hash_token

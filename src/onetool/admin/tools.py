@@ -26,23 +26,23 @@ from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
 from onetool.admin.stored_tools import SwitchBody
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
-from onetool.bundles import BundleStore
-from onetool.bundles.model import Id, Moment, StoredTool, Switch
-from onetool.bundles.owner_marks import list_marks, list_names
-from onetool.bundles.paging import PageTokens
-from onetool.core.context import ToolContext, sort_permissions
 from onetool.core.names import python_name
 from onetool.core.policy.effects import get_effects, sort_effects
 from onetool.core.policy.labels import get_labels
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.stats import summary
+from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.model import Id, Moment, StoredTool, Switch
+from onetool.sources.bundles.owner_marks import list_marks, list_names
+from onetool.sources.bundles.paging import PageTokens
+from onetool.state.stats import summary
+from onetool.util.context import ToolContext, sort_permissions
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from onetool.stats.database import StatisticsDatabase
+    from onetool.state.stats.database import StatisticsDatabase
 
 Permissions = list[Literal["read", "write", "exec", "network"]]
 

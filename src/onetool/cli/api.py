@@ -31,7 +31,7 @@ def check(options: Namespace) -> None:
 async def execute(command: Invocation) -> int:
     import httpx2
 
-    from onetool.transports.http.route_table import build_actions
+    from onetool.server.http.route_table import build_actions
 
     actions = build_actions(command.app)
 

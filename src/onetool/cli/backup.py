@@ -42,7 +42,7 @@ def main(options: Namespace) -> int:
 
 def _save(options: Namespace) -> int:
     from onetool.admin.backup_archive import write_archive
-    from onetool.config.load import load
+    from onetool.settings.load import load
     from onetool.state.opening import open_state
 
     loaded = load(find_command_directories(options), os.environ)

@@ -18,7 +18,7 @@ from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.bundles.model import Bundle, StoredTool
+    from onetool.sources.bundles.model import Bundle, StoredTool
 
 LOCAL = frozenset({"export", "import", "delete"})  # files of this machine, and a question
 STDOUT = "-"

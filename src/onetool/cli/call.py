@@ -12,10 +12,10 @@ from onetool.cli.invocation import Invocation, make_caller
 from onetool.cli.options import add_agent
 from onetool.core.bus.bind import expand_name
 from onetool.core.names import python_name
-from onetool.core.render import render
 from onetool.errors import ApprovalRequired, describe
-from onetool.runner.explain import indent_trace
+from onetool.runs.explain import indent_trace
 from onetool.util.problem import Problem
+from onetool.util.render import render
 from onetool.util.text import quote
 from onetool_child.data import as_data
 from onetool_child.json_types import JsonObject

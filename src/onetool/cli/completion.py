@@ -24,11 +24,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from onetool import paths
-from onetool.config.trust import still_trusted
 from onetool.core.names import python_name
 from onetool.errors import ToolError
-from onetool.extensions.static_analysis import PACK_ASSIGNMENT, SUFFIX, outline
+from onetool.settings import paths
+from onetool.settings.trust import still_trusted
+from onetool.sources.extensions.static_analysis import PACK_ASSIGNMENT, SUFFIX, outline
 from onetool.state.documents import DocumentFile, Documents
 from onetool.util import yaml_loader
 from onetool_child.json_types import JsonObject
@@ -215,7 +215,7 @@ class _Names:
         return _matching(packs, current) or [FILES]
 
     def clients(self, current: str, *_: object) -> list[str]:
-        from onetool.clients.catalog import CLIENTS
+        from onetool.settings.clients.catalog import CLIENTS
 
         return _matching(CLIENTS, current) or [FILES]
 
@@ -239,7 +239,7 @@ class _Names:
         """Return the file of each pack."""
         texts = (layer.get("tools_dir") for layer in self._settings)
         named = [text for found in texts if isinstance(found, list) for text in found if isinstance(text, str)]
-        shipped = sorted((SHIPPED / "onetool/tools").glob(f"*{SUFFIX}.py"))
+        shipped = sorted((SHIPPED / "onetool/sources/builtin").glob(f"*{SUFFIX}.py"))
         found: dict[str, Path] = {}
         directories = self._directories.pack_directories(named)
         for file in (*shipped, *(file for directory in directories for file in paths.extension_files(directory))):
@@ -251,14 +251,14 @@ class _Names:
     @cached_property
     def _bundles(self) -> dict[str, Path]:
         """Return the directory of each bundle by its slug."""
-        from onetool.bundles.filenames import BUNDLE_FILE
+        from onetool.sources.bundles.filenames import BUNDLE_FILE
 
         stored = paths.resolve_path(
             str(self.section("bundles").get("dir") or "bundles"), self._directories.data, self._directories.home
         )
         files = (
             file
-            for directory in (stored, SHIPPED / "onetool/bundles/builtin")
+            for directory in (stored, SHIPPED / "onetool/sources/bundles/builtin")
             for file in directory.glob(f"*/{BUNDLE_FILE}")
         )
         return {str(_read(file).get("slug") or file.parent.name): file.parent for file in files}

@@ -11,16 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onetool import paths
 from onetool.cli.options import print_result
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.signals import blocked_signals
-from onetool.clients import json_edit, text_files, toml_edit
-from onetool.clients.catalog import CLIENTS, Client, Machine
-from onetool.clients.client_servers import parse_settings
-from onetool.clients.edits import apply_edits, line_number, value_at
-from onetool.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand, find_start_command
 from onetool.errors import ConfigError, ToolError
+from onetool.settings import paths
+from onetool.settings.clients import json_edit, text_files, toml_edit
+from onetool.settings.clients.catalog import CLIENTS, Client, Machine
+from onetool.settings.clients.client_servers import parse_settings
+from onetool.settings.clients.edits import apply_edits, line_number, value_at
+from onetool.settings.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand, find_start_command
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from onetool.cli.options import Actions, print_result
 from onetool.cli.terminal import Progress, format_table, print_notices
-from onetool.daemon_client import ask_daemon, find_socket
 from onetool.errors import ToolError
-from onetool.paths import FOLDER
+from onetool.processes.daemon_client import ask_daemon, find_socket
+from onetool.settings.paths import FOLDER
 from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
@@ -26,7 +26,7 @@ DEFAULT_LINES = 20
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
 LISTENING = "00010000"  # the flags of a listening socket in /proc/net/unix
-MODULE = b"onetool.daemon"
+MODULE = b"onetool.server.daemon"
 LOG_FILE = f"{FOLDER}/logs/daemon.log"  # in the home directory
 ERROR_SUFFIX = ".err"  # of the file beside the log with the errors that ended the server
 NOT_RUNNING = "No shared server is running. An assistant that starts `onetool` starts it."

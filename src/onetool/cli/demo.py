@@ -22,24 +22,23 @@ from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from onetool import paths
 from onetool.app import OneTool
-from onetool.bundles import importer
 from onetool.cli.signals import SignalHandler
 from onetool.cli.terminal import Progress, bold, dim, green, yellow
-from onetool.config import scaffold
-from onetool.config.settings_reader import read_settings
-from onetool.core.context import Caller
-from onetool.core.render import render
 from onetool.errors import ToolError
-from onetool.runner.answer import Answer
-from onetool.runner.run_output import RunOutput
+from onetool.runs.answer import Answer
+from onetool.runs.run_output import RunOutput
+from onetool.settings import paths, scaffold
+from onetool.settings.settings_reader import read_settings
+from onetool.sources.bundles import importer
+from onetool.util.context import Caller
+from onetool.util.render import render
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from onetool.stats.summary import StatsSummary
+    from onetool.state.stats.summary import StatsSummary
 
 TICKETS_SERVER = Path(__file__).with_name("demo_tickets.py")
 TIMEOUT_SECONDS = 10  # for the network and slow disks
@@ -215,8 +214,8 @@ async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
 
 async def _summarize_savings(app: OneTool) -> "StatsSummary":
     """Return the statistics of these runs, within a session so that tool definitions are counted too."""
-    from onetool.stats.summary import summarize
-    from onetool.transports.mcp.mcp_server import OneToolServer, record_session
+    from onetool.server.mcp.mcp_server import OneToolServer, record_session
+    from onetool.state.stats.summary import summarize
 
     with closing(OneToolServer(app)) as server:
         await record_session(app, server.own_tokens)

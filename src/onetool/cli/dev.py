@@ -81,8 +81,8 @@ async def _wait_for_change(file: "Path", seen: object) -> None:
 
 def _stamp(file: "Path") -> object:
     """Return a stamp of the file, the modules beside it and its tests; None while an editor replaces one of them."""
-    from onetool.extensions.pack_tests import stamp_tests
-    from onetool.extensions.static_analysis import stamp_file, stamp_siblings
+    from onetool.sources.extensions.pack_tests import stamp_tests
+    from onetool.sources.extensions.static_analysis import stamp_file, stamp_siblings
 
     try:
         return stamp_file(file), stamp_siblings(file), stamp_tests(file)

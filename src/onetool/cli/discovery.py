@@ -11,9 +11,9 @@ async def show_result(
     command: Invocation, tool: str, arguments: JsonMapping, progress: str, to_text: Callable[[Any], str]
 ) -> None:
     """Call the tool, print its result, and print the notices of the call to standard error."""
-    from onetool.core.context import Caller
-    from onetool.core.render import render
-    from onetool.runner.run_output import RunOutput
+    from onetool.runs.run_output import RunOutput
+    from onetool.util.context import Caller
+    from onetool.util.render import render
 
     app = command.app
     run_output = RunOutput()

@@ -15,9 +15,9 @@ from typing import Any
 
 from onetool.app import OneTool
 from onetool.cli.outcomes import FAILED, OK, SKIPPED, CheckOutcome
-from onetool.core.context import Caller, Permission, sort_permissions
 from onetool.core.tool import Tool
-from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool.runs.run_output import ClientChannel, RunOutput
+from onetool.util.context import Caller, Permission, sort_permissions
 from onetool_child.json_types import JsonObject
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -117,7 +117,7 @@ def _describe_crash(error: Exception, environment: Mapping[str, str], log_file: 
 
 
 def _find_log() -> Path | None:
-    from onetool.paths import FOLDER
+    from onetool.settings.paths import FOLDER
 
     try:
         return Path.home() / FOLDER / LOG_FILE
@@ -129,7 +129,7 @@ def _log_crash(error: Exception, file: Path) -> bool:
     """Log the traceback; return whether it could be written."""
     import traceback
 
-    from onetool.logging import Log
+    from onetool.util.logging import Log
 
     where = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may contain a secret
     log = Log(file, gathers=False)

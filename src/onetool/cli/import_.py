@@ -14,28 +14,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool import paths
+from onetool.admin.server_changes import ServerChanges, read_target
 from onetool.cli.connect import next_step
 from onetool.cli.invocation import Invocation, run_with_app
 from onetool.cli.options import add_destination, choose_stream, find_command_directories, print_result
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.terminal import CommandOutput
 from onetool.cli.trust import require_file_trust, require_trust
-from onetool.clients import text_files
-from onetool.clients.catalog import CLIENTS, Machine
-from onetool.clients.client_servers import ClientServers, read_servers
-from onetool.clients.server_import import import_servers
-from onetool.config.load import examine
-from onetool.config.trust import is_trusted, trust
-from onetool.editing.server_changes import ServerChanges, read_target
 from onetool.errors import ToolError
+from onetool.settings import paths
+from onetool.settings.clients import text_files
+from onetool.settings.clients.catalog import CLIENTS, Machine
+from onetool.settings.clients.client_servers import ClientServers, read_servers
+from onetool.settings.clients.server_import import import_servers
+from onetool.settings.load import examine
+from onetool.settings.trust import is_trusted, trust
 from onetool.state.opening import open_state
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
+    from onetool.admin.server_changes import PlannedServers
     from onetool.app import OneTool
-    from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.server_changes import PlannedServers
+    from onetool.settings.editing.planned_edit import PlannedEdit
 
 QUESTION = "Which tools does {server} have in OneTool?"
 
@@ -75,8 +75,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> int:
     path = None if options.source in CLIENTS else paths.resolve_path(options.source, Path.cwd(), Path.home())
     if path is not None and path.is_file():
-        from onetool.bundles.importer import is_bundle
         from onetool.cli import import_bundle
+        from onetool.sources.bundles.importer import is_bundle
 
         content = import_bundle.read_content(path)
         if is_bundle(content):

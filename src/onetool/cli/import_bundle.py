@@ -19,24 +19,24 @@ from onetool.admin.secrets import change_secret_uses
 from onetool.admin.settings import HostChanges, change_hosts
 from onetool.admin.settings_edits import EditQuery
 from onetool.app import OneTool
-from onetool.bundles.difference import FieldChange, ToolChange
-from onetool.bundles.imported import BundleImport
-from onetool.bundles.importer import UpdateOptions, read
-from onetool.bundles.secret_bindings import SecretUse
-from onetool.bundles.source import bundles_directory
 from onetool.cli.connect import current_machine, next_step
 from onetool.cli.invocation import check_settings, identify_owner, run_with_app
 from onetool.cli.options import choose_stream, find_command_directories, print_result
 from onetool.cli.signals import blocked_signals, run_cancellable
 from onetool.cli.trust import require_trust
-from onetool.clients import text_files
-from onetool.clients.yaml_text import flow
-from onetool.config.load import Loaded, load
-from onetool.config.trust import is_trusted, trust
 from onetool.core.names import python_name
 from onetool.errors import BundleError, ToolError
 from onetool.net.addresses import is_public, parse_address
-from onetool.paths import FOLDER, Directories
+from onetool.settings.clients import text_files
+from onetool.settings.clients.yaml_text import flow
+from onetool.settings.load import Loaded, load
+from onetool.settings.paths import FOLDER, Directories
+from onetool.settings.trust import is_trusted, trust
+from onetool.sources.bundles.difference import FieldChange, ToolChange
+from onetool.sources.bundles.imported import BundleImport
+from onetool.sources.bundles.importer import UpdateOptions, read
+from onetool.sources.bundles.secret_bindings import SecretUse
+from onetool.sources.bundles.source import bundles_directory
 from onetool.util.invisible import escape_invisible
 from onetool.util.problem import Problem
 from onetool.util.text import pluralize

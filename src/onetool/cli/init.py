@@ -10,18 +10,17 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool import paths
 from onetool.cli import connect
 from onetool.cli.options import choose_stream, print_result
 from onetool.cli.signals import blocked_signals
 from onetool.cli.terminal import is_terminal
 from onetool.cli.trust import require_trust
-from onetool.config import scaffold
-from onetool.config.trust import is_trusted, trust
 from onetool.errors import StorageError, ToolError
+from onetool.settings import paths, scaffold
+from onetool.settings.trust import is_trusted, trust
 
 if TYPE_CHECKING:
-    from onetool.clients.catalog import Client
+    from onetool.settings.clients.catalog import Client
 
 NEXT = """\
 Try it:    onetool run 'hello.greet(name="Ada")'

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onetool.admin.person import Person
     from onetool.admin.settings_edits import EditQuery, EditResult
     from onetool.app import OneTool
-    from onetool.core.context import Caller
+    from onetool.util.context import Caller
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,7 +172,7 @@ def identify_owner() -> "Person":
 
 def make_caller(agent: str) -> "Caller":
     """Return the owner as this agent, with a session of its own: no command depends on an earlier one."""
-    from onetool.core.context import Caller
+    from onetool.util.context import Caller
 
     return Caller(agent, is_owner=True, client="cli", session=os.urandom(8).hex())
 

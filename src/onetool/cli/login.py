@@ -16,7 +16,7 @@ from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.oauth.credential import Identity
+    from onetool.net.oauth.credential import Identity
 
 
 LOCAL = True  # it opens a browser and listens on this machine
@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 async def execute(command: Invocation) -> None:
     from onetool.admin.sign_ins import describe_sign_in
-    from onetool.oauth.sign_ins import identify
+    from onetool.net.oauth.sign_ins import identify
 
     app = command.app
     options = command.options
@@ -55,8 +55,8 @@ async def execute(command: Invocation) -> None:
 async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace) -> None:
     """Sign in with a callback on loopback. The port is chosen first, because the client is registered with it."""
     from onetool.admin.sign_ins import begin_sign_in
-    from onetool.oauth.loopback_callback import LoopbackCallback
-    from onetool.oauth.pending import PENDING_SECONDS
+    from onetool.net.oauth.loopback_callback import LoopbackCallback
+    from onetool.net.oauth.pending import PENDING_SECONDS
 
     stored = await app.sign_ins.get_source(identity).read()
     known = urlsplit(stored.redirect_uri).port if stored is not None else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
-from onetool.paths import Directories, find_directories
+from onetool.settings.paths import Directories, find_directories
 
 Work = Callable[..., Any]  # of a command, usually `async (command: Invocation) -> int | None`
 

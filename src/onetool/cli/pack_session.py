@@ -19,18 +19,18 @@ from onetool.cli.outcomes import FAILED, SKIPPED, CheckOutcome, PackReport
 from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import Progress
 from onetool.cli.trust import require_trust
-from onetool.config.load import Loaded
-from onetool.config.settings_reader import read_settings
-from onetool.config.trust import check_trust
-from onetool.core.context import Caller, Permission
 from onetool.core.names import python_name
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.extensions.pack_tests import TESTS_DIRECTORY, find_tests
-from onetool.extensions.static_analysis import SUFFIX, Extension
-from onetool.extensions.worker_backend import WorkerBackend
-from onetool.paths import FOLDER, Directories, extension_files, is_directory
-from onetool.runner.run_output import ClientChannel, RunOutput
+from onetool.runs.run_output import ClientChannel, RunOutput
+from onetool.settings.load import Loaded
+from onetool.settings.paths import FOLDER, Directories, extension_files, is_directory
+from onetool.settings.settings_reader import read_settings
+from onetool.settings.trust import check_trust
+from onetool.sources.extensions.pack_tests import TESTS_DIRECTORY, find_tests
+from onetool.sources.extensions.static_analysis import SUFFIX, Extension
+from onetool.sources.extensions.worker_backend import WorkerBackend
+from onetool.util.context import Caller, Permission
 from onetool.util.problem import Location, Problem
 from onetool.util.text import quote, suggestion_hint
 

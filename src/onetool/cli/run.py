@@ -28,7 +28,7 @@ def check(options: Namespace) -> None:
 
 
 async def execute(command: Invocation) -> int:
-    from onetool.runner.run_output import ClientChannel, RunOutput
+    from onetool.runs.run_output import ClientChannel, RunOutput
 
     options = command.options
     output = command.output
@@ -40,7 +40,7 @@ async def execute(command: Invocation) -> int:
         caller = make_caller(options.agent)
         answer = await command.app.runs.run(code, caller, output_so_far, options.format)
     if options.json:
-        from onetool.core.render import render
+        from onetool.util.render import render
 
         output.write(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json") + "\n")
     else:

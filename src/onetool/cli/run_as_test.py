@@ -70,7 +70,7 @@ def write_test(
     special_floats = _find_names(f"{written_calls}\n{expected}") & SPECIAL_FLOATS
     if "nan" in _find_names(expected):
         body = PASSES_WITH_NAN
-    imports = "from onetool.testing import replay\n"
+    imports = "from onetool.integrations.testing import replay\n"
     if error is not None:
         imports = f"import pytest\n\n{imports}"
     if special_floats:
@@ -89,7 +89,7 @@ def write_test(
 
 def _check_replay(run: RunRecord, code: str, calls: list[JsonObject], value: Any, message: str | None) -> None:
     """Raise unless the replay returns this value, or raises an error with this message."""
-    from onetool.testing import replay
+    from onetool.integrations.testing import replay
 
     try:
         replayed = replay(code, calls, seed=run.id, started=run.at)

@@ -121,12 +121,12 @@ async def _show(command: Invocation) -> None:
 
 
 def _write_test(app: "OneTool", run_id: str) -> str:
-    from onetool import snippets
     from onetool.admin.recorded_calls import find_run
     from onetool.cli.run_as_test import write_test
-    from onetool.runner.fence_processor import strip
+    from onetool.runs import snippets
+    from onetool.runs.fence_processor import strip
     from onetool.runs.replay import not_replayable
-    from onetool.stats import history
+    from onetool.state.stats import history
 
     try:
         run = find_run(app.state.runs, run_id)

@@ -51,7 +51,7 @@ def _describe(secret: "SecretInfo") -> "Iterator[str]":
 
 async def _set(command: Invocation) -> None:
     from onetool.admin.secrets import SecretValue, set_secret
-    from onetool.editing.planned_edit import check_secret_name
+    from onetool.settings.editing.planned_edit import check_secret_name
 
     name = command.options.name
     check_secret_name(name)

@@ -14,7 +14,7 @@ from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.transports.http.request_checks import Bind
+    from onetool.server.http.request_checks import Bind
 
 HANGUP = getattr(signal, "SIGHUP", None)
 HOST = "127.0.0.1"
@@ -69,7 +69,7 @@ def main(options: Namespace) -> int:
 
 
 async def _serve(app: "OneTool", names: list[str]) -> int:
-    from onetool.transports.mcp.mcp_server import serve_stdio
+    from onetool.server.mcp.mcp_server import serve_stdio
 
     await _expose(app, names)
     relax_collector()
@@ -87,7 +87,7 @@ def relax_collector() -> None:
 async def _expose(app: "OneTool", names: list[str]) -> None:
     """Publish these tools, packs or servers. Raise if one of them does not exist."""
     if names:
-        from onetool.transports.mcp.exposed_tools import check
+        from onetool.server.mcp.exposed_tools import check
 
         app.exposed = tuple(names)
         await check(app)
@@ -132,7 +132,7 @@ def _serve_http(options: Namespace) -> int:
     port = PORT if options.port is None else options.port
 
     async def serve(app: "OneTool") -> int:
-        from onetool.transports.http.http_server import serve_http
+        from onetool.server.http.http_server import serve_http
 
         if app.config_error is not None:
             print(f"onetool: invalid settings:\n{app.config_error}", file=sys.stderr)
@@ -146,7 +146,7 @@ def _serve_http(options: Namespace) -> int:
 
 
 def _print_url(bind: "Bind", *, as_json: bool) -> None:
-    from onetool.transports.http.asgi_app import PARTS
+    from onetool.server.http.asgi_app import PARTS
 
     print(f"onetool: listening on {bind.url} ({', '.join(PARTS)})", file=sys.stderr, flush=True)
     if as_json:

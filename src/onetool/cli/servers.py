@@ -59,7 +59,7 @@ def check(options: Namespace) -> None:
 async def _accept(command: Invocation) -> None:
     """Accept what a server offers. Its hints lower effects, so that a person must confirm them."""
     from onetool.admin.servers import PinAcceptance, accept_tools
-    from onetool.proxy.definitions import digest
+    from onetool.sources.upstream.definitions import digest
 
     options = command.options
     output = command.output

@@ -7,10 +7,10 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from onetool.errors import ToolError
-from onetool.paths import Directories
+from onetool.settings.paths import Directories
 
 if TYPE_CHECKING:
-    from onetool.oauth.credential import SignInTarget
+    from onetool.net.oauth.credential import SignInTarget
 
 PROBE_SECONDS = 3.0  # for all servers together; a server that does not answer is not mentioned
 UNAUTHORIZED = 401
@@ -18,8 +18,8 @@ UNAUTHORIZED = 401
 
 def find_sign_in_notes(directories: Directories, names: Collection[str] | None = None) -> list[str]:
     """Return a line for each of these servers (all by default) that requires a sign-in and has none."""
-    from onetool.config.load import load
-    from onetool.oauth.sign_ins import make_server_target
+    from onetool.net.oauth.sign_ins import make_server_target
+    from onetool.settings.load import load
     from onetool.state.credentials import CredentialFile, CredentialStore
 
     try:
@@ -41,7 +41,7 @@ def find_sign_in_notes(directories: Directories, names: Collection[str] | None =
 async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
     """Return the servers that answer 401 to a request without a token."""
     from onetool.net import ANY_HOST, Net
-    from onetool.oauth.guarded_http import PROBES, GuardedHttp
+    from onetool.net.oauth.guarded_http import PROBES, GuardedHttp
 
     net = Net(ANY_HOST)
     found = set[str]()

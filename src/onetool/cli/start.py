@@ -2,7 +2,7 @@
 
 import sys
 
-from onetool.daemon_client import run_in_daemon
+from onetool.processes.daemon_client import run_in_daemon
 
 
 def main() -> int:

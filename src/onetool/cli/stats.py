@@ -13,7 +13,7 @@ from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.admin.statistics import SpendingRow
-    from onetool.stats.summary import StatsSummary
+    from onetool.state.stats.summary import StatsSummary
 
 ERROR_HEADINGS = ("count", "last", "tool", "type", "message")
 MAX_MESSAGE_CHARS = 100
@@ -42,7 +42,7 @@ async def execute(command: Invocation) -> None:
 
 async def _show_summary(command: Invocation) -> None:
     from onetool.admin.statistics import StatisticsQuery, show_statistics
-    from onetool.stats import report
+    from onetool.state.stats import report
 
     options = command.options
     query = StatisticsQuery().model_copy(update={"period": options.period, "tool": options.tool})

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from onetool.cli.options import Actions
 from onetool.cli.terminal import print_notices
-from onetool.paths import find_directories
+from onetool.settings.paths import find_directories
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from onetool.config.load import Loaded
+    from onetool.settings.load import Loaded
 
 WITHOUT_JSON = frozenset({"grants"})
 Answer = tuple[JsonObject, str]  # as JSON and as text
@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> int:
-    from onetool.config.load import load
+    from onetool.settings.load import load
 
     loaded = load(find_directories(os.environ, Path.cwd(), options.config, Path.home()), os.environ)
     print_notices(loaded.problems)
@@ -86,7 +86,7 @@ def _reset_budgets(loaded: "Loaded", options: Namespace) -> Answer:
 
 
 def _migrate(loaded: "Loaded", options: Namespace) -> Answer:
-    from onetool.state.transfer import transfer
+    from onetool.admin.store_transfer import transfer
 
     counts = transfer(loaded, options.to)
     lines = [f"{kind:12} {count:>8}" for kind, count in counts.items()]

@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def main(options: Namespace) -> int:
     from onetool.cli.pack_session import check_pack, find_extension, run_with_pack
-    from onetool.core.render import render
+    from onetool.util.render import render
 
     async def test(app: "OneTool", file: "Path") -> int:
         extension = find_extension(app, file)

@@ -7,8 +7,8 @@ from typing import Any
 from onetool.cli.discovery import show_result
 from onetool.cli.invocation import Invocation
 from onetool.core.names import python_name
-from onetool.core.render import render
 from onetool.errors import ToolNotFound
+from onetool.util.render import render
 from onetool.util.text import quote, suggest
 
 

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from onetool.cli.options import choose_stream, find_command_directories, print_result
-from onetool.clients import text_files
-from onetool.clients.catalog import CLIENTS, Machine
-from onetool.clients.client_servers import ClientServers, read_servers
-from onetool.config.trust import (
+from onetool.errors import ConfigError, ToolError
+from onetool.settings.clients import text_files
+from onetool.settings.clients.catalog import CLIENTS, Machine
+from onetool.settings.clients.client_servers import ClientServers, read_servers
+from onetool.settings.paths import CONFIG, FOLDER, SECRETS, Directories, is_directory
+from onetool.settings.trust import (
     EXTENSIONS,
     VARIABLE,
     Change,
@@ -30,8 +32,6 @@ from onetool.config.trust import (
     trust,
     trust_file,
 )
-from onetool.errors import ConfigError, ToolError
-from onetool.paths import CONFIG, FOLDER, SECRETS, Directories, is_directory
 from onetool.util.problem import Problem
 from onetool.util.redact import REDACTED
 from onetool.util.secret_finder import names_before, spans
@@ -156,7 +156,7 @@ def _review_file(file: ClientServers, question: str, stream: TextIO) -> bool:
 
 def find_errors(directories: Directories, project: Path) -> list[Problem]:
     """Return the errors of settings as they would be if the project was trusted, except for missing secrets."""
-    from onetool.config.load import UNSET, examine
+    from onetool.settings.load import UNSET, examine
 
     errors = examine(replace(directories, project=project), os.environ, trust=True).errors
     # Secrets are no part of the review. `onetool secret set` sets them in a project that is trusted.

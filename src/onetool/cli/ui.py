@@ -56,7 +56,7 @@ def _choose(running: "list[ServerEntry]", port: int | None, directory: str) -> "
 
 def _find_sign_in(options: Namespace) -> str | None:
     """Return the URL at which people can sign in with an issuer, if the settings have one."""
-    from onetool.config.load import load
+    from onetool.settings.load import load
 
     loaded = load(find_command_directories(options), os.environ)
     auth = loaded.settings.auth

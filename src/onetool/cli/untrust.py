@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from onetool.cli.options import print_result
 from onetool.cli.trust import project_folders
-from onetool.config.trust import untrust
+from onetool.settings.trust import untrust
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -13,9 +13,9 @@ from onetool.util.problem import Problem
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
-    from onetool.config.load import Loaded
-    from onetool.extensions.packs import Extensions
-    from onetool.logging import Log
+    from onetool.settings.load import Loaded
+    from onetool.sources.extensions.packs import Extensions
+    from onetool.util.logging import Log
 
 GRACE_SECONDS = 20.0
 MAX_GRACE_SECONDS = 86_400.0
@@ -40,10 +40,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> int:
     import asyncio
 
-    from onetool.config.settings_reader import read_settings
-    from onetool.logging import Log
+    from onetool.settings.settings_reader import read_settings
     from onetool.state.keys import parse_keys
     from onetool.state.opening import require_store
+    from onetool.util.logging import Log
     from onetool.util.redact import Redactor
 
     if options.concurrency < 1:
@@ -83,7 +83,7 @@ async def _work(loaded: "Loaded", served: Served, options: Namespace, log: "Log"
 
     with Database(loaded.settings.store, loaded.store_key) as database:
         await anyio.to_thread.run_sync(database.prepare_schema)
-        from onetool.extensions.queue_worker import QueueWorker  # needs the libraries that the database needs
+        from onetool.sources.extensions.queue_worker import QueueWorker  # needs the libraries that the database needs
 
         extensions = _open_extensions(loaded, log)
         try:
@@ -98,9 +98,9 @@ async def _work(loaded: "Loaded", served: Served, options: Namespace, log: "Log"
 
 
 def _open_extensions(loaded: "Loaded", log: "Log") -> "Extensions":
-    from onetool.config.settings_reader import SettingsReader
-    from onetool.extensions.packs import Extensions
-    from onetool.extensions.queue_worker import reject_call
+    from onetool.settings.settings_reader import SettingsReader
+    from onetool.sources.extensions.packs import Extensions
+    from onetool.sources.extensions.queue_worker import reject_call
 
     reader = SettingsReader(lambda: loaded, None, os.environ)
     extensions = Extensions(frozenset, reject_call, os.environ, log.event, reader.still_trusted)

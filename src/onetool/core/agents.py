@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from onetool.config.load import Loaded
-from onetool.config.model import Agent, Budgets, Sandbox, Settings
-from onetool.config.protection import Protection, compute_protection
-from onetool.core.bus.budget import BudgetGuard, Limits
-from onetool.core.context import freeze
 from onetool.core.policy.rules import Policy
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.paths import Directories, resolve_path
+from onetool.settings.load import Loaded
+from onetool.settings.model import Agent, Budgets, Sandbox, Settings
+from onetool.settings.paths import Directories, resolve_path
+from onetool.settings.protection import Protection, compute_protection
+from onetool.state.budget import BudgetGuard, Limits
+from onetool.util.context import freeze
 from onetool.util.problem import UNTRUSTED
 from onetool_child.json_types import JsonMapping
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.core.context import Permission, ToolContext, effects, permissions
 from onetool.core.names import (
     MAX_LIST_CHARS,
     MAX_LISTED_NAMES,
@@ -34,13 +33,14 @@ from onetool.core.names import (
 from onetool.core.tool import Tool
 from onetool.errors import SignInRequired, ToolError, ToolNotFound
 from onetool.state.disabled_tools import EVERYTHING
+from onetool.util.context import Permission, ToolContext, effects, permissions
 from onetool.util.invisible import find_in_name
 from onetool.util.problem import DISABLED
 from onetool.util.text import did_you_mean, quote
 from onetool_child.names import IN_CODE, OWN_PACK
 
 if TYPE_CHECKING:
-    from onetool.config.load import Loaded
+    from onetool.settings.load import Loaded
     from onetool.state.disabled_tools import DisabledTools
     from onetool.util.problem import Problem
 

@@ -15,10 +15,10 @@ from itertools import chain, islice, repeat
 from math import isfinite
 from typing import Any, NoReturn, Self
 
-from onetool.core.context import Context, is_data
 from onetool.core.schema_work import REFERENCES, expands_too_far, follow_pointer, is_expensive
 from onetool.core.source_types import MISSING, Resolver, Scope, get_default, read_options
 from onetool.errors import ArgumentError
+from onetool.util.context import Context, is_data
 from onetool.util.docstring import arguments as docstring_arguments
 from onetool_child.data import as_data, replace_non_finite
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union
 
-from onetool.core.context import ToolContext, is_data
+from onetool.util.context import ToolContext, is_data
 
 Values = dict[str, Any]  # such as the options of a field, by name
 MAX_STEPS = 1_000  # names and classes that one annotation may lead to

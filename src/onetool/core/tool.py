@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, overload
 
-from onetool.core.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
 from onetool.core.schema import Schema
+from onetool.util.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
 from onetool_child.json_types import JsonMapping
 
 DECLARED = "__onetool__"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from onetool.core.context import ToolContext
 from onetool.errors import ConfigError, NetworkError
 from onetool.net.addresses import is_public, parse_address
 from onetool.net.urls import Target, parse_target, split_host_port
+from onetool.util.context import ToolContext
 from onetool.util.text import quote
 
 HOSTS_PLACEHOLDER = "HOSTS"

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import EllipsisType
 
-from onetool.config.model import Issuer, Token
 from onetool.errors import ArgumentError, Interrupted, describe
 from onetool.runs.grants import ANY
+from onetool.settings.model import Issuer, Token
 from onetool.state.run_records import CallState, Decision, Grant, RunRecord
 from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
 from onetool_child.json_types import JsonObject

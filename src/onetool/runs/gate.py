@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool.core.context import Result, ToolContext
 from onetool.core.policy.effects import changes_something, get_effects, sort_effects
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling, make_denial
@@ -38,12 +37,13 @@ from onetool.runs.replay import (
     record_result,
 )
 from onetool.state.run_records import ENDED, CallState, DurableCall, RunRecord, RunState
+from onetool.util.context import Result, ToolContext
 from onetool.util.text import pluralize
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.runner.answer import Answer
+    from onetool.runs.answer import Answer
     from onetool.runs.runs import Runs
 
 BATCH_SECONDS = 0.05  # after the first call that waits, for others to join the question

@@ -1,7 +1,7 @@
 """Active runs with their calls, and a stream of run and call events.
 
-Both are built from the events of the bus. Completed runs are in the statistics (`onetool.stats.history`), in the same
-format. A watcher that is too slow misses events and receives their number; it never blocks the bus.
+Both are built from the events of the bus. Completed runs are in the statistics (`onetool.state.stats.history`), in the
+same format. A watcher that is too slow misses events and receives their number; it never blocks the bus.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from functools import partial
 
 from onetool.core.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
 from onetool.state.run_records import RunRecord, get_end_state
-from onetool.stats.history import MAX_CALLS, RunWithCalls
-from onetool.stats.record import CallRecord
+from onetool.state.stats.history import MAX_CALLS, RunWithCalls
+from onetool.state.stats.record import CallRecord
 from onetool_child.json_types import JsonObject
 
 MAX_WAITING_EVENTS = 1000

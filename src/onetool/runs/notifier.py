@@ -5,13 +5,13 @@ import json
 import subprocess
 from collections.abc import Callable
 
-from onetool.children.process import Variables
-from onetool.config.model import ApprovalNotice
 from onetool.errors import NetworkError, ToolError
-from onetool.logging import Log
 from onetool.net import ANY_HOST, HostRules, Net, Request
+from onetool.processes.process import Variables
+from onetool.settings.model import ApprovalNotice
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.invisible import escape_invisible
+from onetool.util.logging import Log
 from onetool.util.redact import Redactor
 from onetool.util.text import pluralize, shorten
 

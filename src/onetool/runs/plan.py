@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from onetool.core.bus.authorize import authorize, choose_account
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
 from onetool.core.bus.bus import ToolBus
-from onetool.core.context import Effect, Result, ToolContext
 from onetool.core.policy.effects import get_effects, has_effect, sort_effects
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
-from onetool.runner.run_output import RunOutput
+from onetool.runs.run_output import RunOutput
+from onetool.util.context import Effect, Result, ToolContext
 from onetool_child.data import encode
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.runner.runner import Runner
+    from onetool.runs.runner import Runner
 
 MAX_PLAN_BYTES = 16 << 20  # of the arguments of all listed calls
 # These change only the state of OneTool, which is not an effect for policies. A plan must not change it either.

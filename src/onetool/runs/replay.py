@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 import anyio.to_thread
 
-from onetool.core.context import Result
 from onetool.core.names import python_name
 from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.tool import Tool
 from onetool.errors import ToolError, describe
 from onetool.state.run_records import CallState, DurableCall, RunOutcome, RunRecord, RunState
+from onetool.util.context import Result
 from onetool.util.large_data import is_large
 from onetool.util.raw_json import RawJson
 from onetool_child.data import as_data

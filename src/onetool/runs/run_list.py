@@ -12,9 +12,9 @@ from typing import TypeVar
 from onetool.errors import ToolError
 from onetool.state.run_records import ENDED, OPEN, UNANSWERED, RunRecord, RunState
 from onetool.state.run_store import RunTables
-from onetool.stats import history
-from onetool.stats.database import StatisticsDatabase
-from onetool.stats.history import MAX_RUNS, Position, RunFilter, RunPage
+from onetool.state.stats import history
+from onetool.state.stats.database import StatisticsDatabase
+from onetool.state.stats.history import MAX_RUNS, Position, RunFilter, RunPage
 from onetool.util.redact import Redactor
 
 MAX_OPEN = 1_000

@@ -1,6 +1,6 @@
 """The life of a run: from the command of a client over the questions to people to its result.
 
-`Runs.run` opens the gate of a run (`onetool.runs.gate`) and executes the code in a cell (`onetool.runner`). A run whose
+`Runs.run` opens the gate of a run (`onetool.runs.gate`) and executes the code in a cell (`onetool.runs`). A run whose
 policy can ask is executed by a task of its own, which may outlive the request that started it. While it waits, it keeps
 its cell for a while; later, or in another process, it is replayed from its journal.
 """
@@ -21,15 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool.children.process import Variables
-from onetool.config.load import Loaded
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import RUN, RunFinished
-from onetool.core.context import Application, CallClient, Caller, CallGates, RunScope, ToolContext
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.registry import find_hidden_error
-from onetool.core.render import render
 from onetool.errors import (
     BudgetExceeded,
     CallRejected,
@@ -39,22 +35,23 @@ from onetool.errors import (
     describe,
     error_type,
 )
-from onetool.logging import Log
-from onetool.results.blobs import Media
-from onetool.runner import fence_processor
-from onetool.runner.answer import Answer
-from onetool.runner.cells import MEASURES_WORK
-from onetool.runner.isolation import describe_interpreter, find_isolation_problem
-from onetool.runner.run_output import ClientChannel, Notices, RunOutput
-from onetool.runner.runner import Runner
+from onetool.processes.process import Variables
+from onetool.runs import fence_processor
+from onetool.runs.answer import Answer
+from onetool.runs.cells import MEASURES_WORK
 from onetool.runs.decisions import OUTCOMES, complete
 from onetool.runs.gate import Gate
 from onetool.runs.grants import describe_grant
+from onetool.runs.isolation import describe_interpreter, find_isolation_problem
 from onetool.runs.journal import Journal
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
 from onetool.runs.questions import Approver, Question, continue_later, describe_pause, identify, summarize
 from onetool.runs.replay import ReplayGate, list_answered
+from onetool.runs.results.blobs import Media
+from onetool.runs.run_output import ClientChannel, Notices, RunOutput
+from onetool.runs.runner import Runner
+from onetool.settings.load import Loaded
 from onetool.state.changes import Changes
 from onetool.state.run_records import (
     ENDED,
@@ -67,17 +64,20 @@ from onetool.state.run_records import (
     RunState,
 )
 from onetool.state.run_store import RunTables
-from onetool.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES, count_tokens
+from onetool.state.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES, count_tokens
 from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.context import Application, CallClient, Caller, CallGates, RunScope, ToolContext
 from onetool.util.invisible import escape_invisible
+from onetool.util.logging import Log
 from onetool.util.redact import Redactor
+from onetool.util.render import render
 from onetool.util.text import pluralize, quote, shorten
 from onetool_child.data import as_data
 from onetool_child.errors import restore
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.snippets.saved_snippets import SavedSnippet
+    from onetool.state.saved_snippets import SavedSnippet
 
 EXPIRY_SECONDS = 60.0
 PAUSED_SECONDS = 600.0  # for which a paused run keeps its cell

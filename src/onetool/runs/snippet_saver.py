@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from onetool import snippets
-from onetool.core.context import ToolContext
 from onetool.errors import ArgumentError, ToolError
-from onetool.runner import fence_processor
-from onetool.runner.runner import Runner
+from onetool.runs import fence_processor, snippets
 from onetool.runs.replay import check_replayable
-from onetool.snippets.parameters import make_template
-from onetool.snippets.saved_snippets import SavedSnippet
+from onetool.runs.runner import Runner
+from onetool.runs.snippets.parameters import make_template
 from onetool.state.run_records import DurableCall, RunOutcome, RunRecord, RunState
 from onetool.state.run_store import RunTables
+from onetool.state.saved_snippets import SavedSnippet
+from onetool.util.context import ToolContext
 from onetool.util.text import quote
 from onetool_child.data import as_data
 

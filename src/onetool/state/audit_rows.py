@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from onetool.errors import AuditUnavailable, StorageError, ToolError
-from onetool.logging import encode_line
 from onetool.state.audit_records import StoredRecord
 from onetool.state.file_kinds import AuditFile
 from onetool.state.postgres_database import Database
+from onetool.util.logging import encode_line
 from onetool_child.json_types import JsonObject
 
 READ_AFTER = "SELECT id, record FROM audit WHERE id < ? ORDER BY id DESC LIMIT 500"

@@ -1,7 +1,8 @@
 """Bundles in PostgreSQL. Each replica has a copy of the files, with the index that searches use, and follows the store.
 
-A change is made in the copy, by the rules of `onetool.bundles`, while the lock of the database is held. It is committed
-to the database before it counts. If that fails, or the process ends, the copy is compared with the database again.
+A change is made in the copy, by the rules of `onetool.sources.bundles`, while the lock of the database is held. It is
+committed to the database before it counts. If that fails, or the process ends, the copy is compared with the database
+again.
 
 Files are sealed values with the generation of the store as version. What was not sealed with the key is not copied.
 """

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onetool.config.stored_settings import SettingsStorage
 from onetool.errors import AuditUnavailable, ToolError
-from onetool.logging import Log, list_rotated
-from onetool.paths import Directories
+from onetool.settings.paths import Directories
+from onetool.settings.stored_settings import SettingsStorage
 from onetool.state.audit_records import StoredRecord, read_files
+from onetool.util.logging import Log, list_rotated
 from onetool.util.storage_errors import storage_error
 
 if TYPE_CHECKING:
-    from onetool.config.contents import SettingsContents
-    from onetool.editing.edit_history import EditHistory
-    from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.settings_editor import SettingsEditor
+    from onetool.settings.contents import SettingsContents
+    from onetool.settings.editing.edit_history import EditHistory
+    from onetool.settings.editing.planned_edit import PlannedEdit
+    from onetool.settings.editing.settings_editor import SettingsEditor
 
 
 class AuditFile(Log):
@@ -62,7 +62,7 @@ class SettingsFiles(SettingsStorage):
 
     @property
     def history(self) -> "EditHistory":
-        from onetool.editing.edit_history import EditHistory
+        from onetool.settings.editing.edit_history import EditHistory
 
         return EditHistory(self._directories.user)
 
@@ -73,7 +73,7 @@ class SettingsFiles(SettingsStorage):
         self, directories: Directories, env: Mapping[str, str], files: "SettingsContents | None" = None
     ) -> "SettingsEditor":
         """Return an editor; `files` are the settings files as they were read for it."""
-        from onetool.editing.settings_editor import SettingsEditor
+        from onetool.settings.editing.settings_editor import SettingsEditor
 
         return SettingsEditor(directories, env, files)
 
@@ -83,7 +83,7 @@ class SettingsFiles(SettingsStorage):
 
     def finish_edit(self, edit: "PlannedEdit", /) -> Iterable[str]:
         """Keep backups of the settings files that an edit changed, and return messages for people."""
-        from onetool.clients import text_files
+        from onetool.settings.clients import text_files
 
         for file in edit.files:
             backup = text_files.back_up(file.before)

@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from onetool import paths
-from onetool.config.model import Topic
-from onetool.core.render import render
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
+from onetool.settings import paths
+from onetool.settings.model import Topic
 from onetool.state.memory import Counters
 from onetool.util.clock_watch import Clock
 from onetool.util.locks import locked
+from onetool.util.render import render
 from onetool.util.time_format import in_utc
 
 MAX_TOPIC_CHARS = 500

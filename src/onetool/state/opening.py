@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.to_thread import run_sync
 
-from onetool.config.load import Loaded
 from onetool.errors import ToolError
-from onetool.paths import Directories
-from onetool.results.files import ResultFiles
-from onetool.snippets.saved_snippets import SavedSnippets
+from onetool.settings.load import Loaded
+from onetool.settings.paths import Directories
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterFile, CounterTables
 from onetool.state.credentials import CredentialFile, CredentialStore
@@ -24,17 +22,19 @@ from onetool.state.file_kinds import AuditFile, SettingsFiles
 from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.memory import Counters, EndedSessions, RateLimiter
 from onetool.state.notices import NoticeFiles
+from onetool.state.result_files import ResultFiles
 from onetool.state.run_store import RunStore
+from onetool.state.saved_snippets import SavedSnippets
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
+from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats.record import Recorder
+from onetool.state.stats.shapes import Shapes
 from onetool.state.storage import BundleFiles, Jobs, State, StateDescription
-from onetool.stats.database import StatisticsFile
-from onetool.stats.record import Recorder
-from onetool.stats.shapes import Shapes
 from onetool.util.clock_watch import ClockWatch
 
 if TYPE_CHECKING:
-    from onetool.core.bus.budget import BudgetGuard, Limits
+    from onetool.state.budget import BudgetGuard, Limits
     from onetool.state.token_file import TokenFile
 
 NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
@@ -144,7 +144,7 @@ def _open_rates(directory: Path) -> RateLimiter:
 
 
 def _guard_budget(limits: "Limits", **options: Any) -> "BudgetGuard":
-    from onetool.core.bus.budget import BudgetGuard
+    from onetool.state.budget import BudgetGuard
 
     return BudgetGuard(limits, **options)
 

@@ -4,10 +4,9 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-from onetool.core.bus.budget import SharedBudgetGuard
 from onetool.errors import ToolError
-from onetool.snippets.saved_snippets import SavedSnippets
 from onetool.state.audit_rows import AuditRows
+from onetool.state.budget import SharedBudgetGuard
 from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
@@ -23,11 +22,12 @@ from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StatisticsSchema, StoredTokenSet
 from onetool.state.result_rows import PartRows
 from onetool.state.run_store import RunTables
+from onetool.state.saved_snippets import SavedSnippets
 from onetool.state.session_store import SessionTables
 from onetool.state.settings_rows import SettingsRows
+from onetool.state.stats.record import Recorder
+from onetool.state.stats.shapes import Shapes
 from onetool.state.storage import QueueStatus, State, StateDescription
-from onetool.stats.record import Recorder
-from onetool.stats.shapes import Shapes
 from onetool.util.clock_watch import ClockWatch
 
 BACKUP_NOTE = "state in the database of `store` is not included: back it up with pg_dump"

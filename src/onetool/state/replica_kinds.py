@@ -15,7 +15,7 @@ from onetool.state.token_file import TokenFile
 from onetool.util.problem import STORAGE, Location, Problem
 
 if TYPE_CHECKING:
-    from onetool.config.model import Agent, Token
+    from onetool.settings.model import Agent, Token
 
 T = TypeVar("T")
 STATISTICS = "onetool_stats"  # the schema of their tables
@@ -155,7 +155,7 @@ class StoredTokenSet(TokenFile):
 
     def _open(self, name: str) -> "Token | None":
         """Return the token; None if it was revoked, or if somebody without the key wrote it."""
-        from onetool.config.model import Token
+        from onetool.settings.model import Token
 
         try:
             document = self._documents.get(name)

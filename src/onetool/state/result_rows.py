@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, cast, get_args
 
-from onetool.results.files import Part, ResultFiles, StoredFiles
 from onetool.state.postgres_database import Database, Statements
+from onetool.state.result_files import Part, ResultFiles, StoredFiles
 from onetool.util.clock_watch import ClockWatch, Sweep
 
 CHUNK_BYTES = 1 << 20

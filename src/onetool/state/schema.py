@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from onetool.errors import ToolError
-from onetool.stats.rollup import BOUNDS
-from onetool.stats.tables import POSTGRES_SCHEMA
+from onetool.state.stats.rollup import BOUNDS
+from onetool.state.stats.tables import POSTGRES_SCHEMA
 
 SCHEMA = "onetool"
 

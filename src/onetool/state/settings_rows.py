@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onetool.config.stored_settings import StoredSettings
 from onetool.errors import StorageError, ToolError
+from onetool.settings.stored_settings import StoredSettings
 from onetool.state.documents import Cached, Documents, StoreUnavailable
 from onetool.state.file_kinds import SettingsFiles
 from onetool.state.sqlite_database import StateDatabase
@@ -18,11 +18,11 @@ from onetool.util.versioning import check_version
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.config.contents import SettingsContents
-    from onetool.editing.edit_history import EditHistory
-    from onetool.editing.planned_edit import PlannedEdit
-    from onetool.editing.stored_editor import StoredSettingsEditor
-    from onetool.paths import Directories
+    from onetool.settings.contents import SettingsContents
+    from onetool.settings.editing.edit_history import EditHistory
+    from onetool.settings.editing.planned_edit import PlannedEdit
+    from onetool.settings.editing.stored_editor import StoredSettingsEditor
+    from onetool.settings.paths import Directories
 
 KIND = "settings"
 CURRENT = "current"
@@ -44,14 +44,14 @@ class SettingsRows(SettingsFiles):
 
     @property
     def history(self) -> "EditHistory":
-        from onetool.editing.edit_history import StoredHistory
+        from onetool.settings.editing.edit_history import StoredHistory
 
         return StoredHistory(self)
 
     def open_editor(
         self, directories: "Directories", env: Mapping[str, str], files: "SettingsContents | None" = None
     ) -> "StoredSettingsEditor":
-        from onetool.editing.stored_editor import StoredSettingsEditor
+        from onetool.settings.editing.stored_editor import StoredSettingsEditor
 
         return StoredSettingsEditor(directories, env, self, files)
 

@@ -25,10 +25,7 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from pathlib import Path
 
-    from onetool.core.bus.budget import BudgetGuard
-    from onetool.core.context import CallTicket
-    from onetool.results.files import ResultFiles
-    from onetool.snippets.saved_snippets import SavedSnippets
+    from onetool.state.budget import BudgetGuard
     from onetool.state.credentials import CredentialStore
     from onetool.state.disabled_tools import DisabledTools
     from onetool.state.documents import Documents
@@ -36,13 +33,16 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
     from onetool.state.kinds import LastUses
     from onetool.state.memory import Counters, EndedSessions, RateLimiter
     from onetool.state.notices import NoticeFiles
+    from onetool.state.result_files import ResultFiles
     from onetool.state.run_store import RunTables
+    from onetool.state.saved_snippets import SavedSnippets
     from onetool.state.session_store import SessionTables
     from onetool.state.sqlite_database import StateDatabase
+    from onetool.state.stats.record import Recorder
+    from onetool.state.stats.shapes import Shapes
     from onetool.state.token_file import TokenFile
-    from onetool.stats.record import Recorder
-    from onetool.stats.shapes import Shapes
     from onetool.util.clock_watch import ClockWatch
+    from onetool.util.context import CallTicket
 
 Pinned = dict[str, JsonObject]  # definitions by the name of the tool
 

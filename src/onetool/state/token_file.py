@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from onetool.clients import text_files, yaml_edit
-from onetool.config.load import examine
-from onetool.config.model import Agent, Token
 from onetool.errors import StorageError, ToolError
-from onetool.paths import CONFIG, Directories
+from onetool.settings.clients import text_files, yaml_edit
+from onetool.settings.load import examine
+from onetool.settings.model import Agent, Token
+from onetool.settings.paths import CONFIG, Directories
 from onetool.util.locks import locked
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject

@@ -1,4 +1,4 @@
-"""Starts every upstream server, every extension pack and one run, then performs the checks of `onetool.checks`.
+"""Starts every upstream server, every extension pack and one run, then performs the checks of `onetool.sources.checks`.
 
 Without `--fix`, nothing is repaired: damaged files stay as they are. Calls are not counted.
 """
@@ -17,23 +17,23 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.admin.health import FixRequest, make_fix
 from onetool.app import OneTool
-from onetool.checks import find_problems, sort_problems, stored_files
-from onetool.checks.extensions import INSTALL_UV, has_uv
 from onetool.cli.invocation import identify_owner
 from onetool.cli.terminal import Progress
 from onetool.cli.trust import find_errors
-from onetool.config.load import Examined, Loaded, examine
 from onetool.errors import SignInRequired, ToolError
-from onetool.extensions.worker_backend import RUNNING, WorkerBackend
-from onetool.oauth.sign_ins import make_server_target
-from onetool.paths import Directories, find_directories
-from onetool.runner.isolation import check_isolation
+from onetool.net.oauth.sign_ins import make_server_target
+from onetool.runs.isolation import check_isolation
+from onetool.settings.load import Examined, Loaded, examine
+from onetool.settings.paths import Directories, find_directories
+from onetool.sources.checks import find_problems, sort_problems, stored_files
+from onetool.sources.checks.extensions import INSTALL_UV, has_uv
+from onetool.sources.extensions.worker_backend import RUNNING, WorkerBackend
 from onetool.util.problem import OK, PROBLEM, WARNING, Location, Problem
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
 
 if TYPE_CHECKING:
-    from onetool.oauth.discovery import ServerMetadata
+    from onetool.net.oauth.discovery import ServerMetadata
 
 WORKER_SECONDS = 60.0
 CHECK = "sum(range(10))"
@@ -102,7 +102,7 @@ async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Pro
 
 
 async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> list[Problem]:
-    """Start each extension pack. `onetool.checks` reports failures."""
+    """Start each extension pack. `onetool.sources.checks` reports failures."""
     packs = {tool.pack: tool.backend for tool in app.registry if isinstance(tool.backend, WorkerBackend)}
     startable = {name: pack for name, pack in packs.items() if has_uv() or pack.extension.header is None}
 
@@ -125,7 +125,7 @@ async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> 
 
 
 async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -> list[Problem]:
-    """Start each server, as many at a time as there are cores. `onetool.checks` reports failures."""
+    """Start each server, as many at a time as there are cores. `onetool.sources.checks` reports failures."""
     names = [name for name, server in app.settings.servers.items() if server.enabled]
     slots = asyncio.Semaphore(os.cpu_count() or 1)
     waiting = list[str]()
@@ -159,7 +159,7 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
 
 
 async def _trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Problem:
-    """Return the steps of the discovery, with the step that fails and why. `onetool.checks` reports the error."""
+    """Return the discovery steps, with the failing step and its reason. `onetool.sources.checks` reports the error."""
     target = make_server_target(name, app.settings.servers[name])
     if target is None:
         return Problem(error.message, error.hint)
@@ -194,7 +194,9 @@ def _check_machine(app: OneTool) -> Iterator[Problem]:
     yield Problem(f"onetool {__version__} on {system}", level=OK)
     yield Problem(f"mcp {importlib.metadata.version('mcp')}", level=OK)
     packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, WorkerBackend))
-    if not has_uv() and all(extension.header is None for extension in packs):  # else `onetool.checks` reports it
+    if not has_uv() and all(
+        extension.header is None for extension in packs
+    ):  # else `onetool.sources.checks` reports it
         yield Problem("uv is not installed; extension packs with dependencies require it", INSTALL_UV, level=WARNING)
     yield Problem(pluralize(len(app.registry), "tool"), level=OK)
 

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from onetool.backends.python import PythonBackend
-from onetool.backends.threads import ToolThreads
-from onetool.core.context import Result, ToolContext, permissions as permission_set
 from onetool.core.policy.hints import read_hints
+from onetool.core.python_backend import PythonBackend
 from onetool.core.schema import ANY_OBJECT, Schema, get_signature, schema_of_returns
+from onetool.core.threads import ToolThreads
 from onetool.core.tool import Tool, get_declaration
 from onetool.errors import ToolError
+from onetool.util.context import Result, ToolContext, permissions as permission_set
 from onetool.util.docstring import description, example
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.tool_object import check_params, unwrap

@@ -1,13 +1,13 @@
 """Authorization of calls by the state of the tool and the permissions, tool list and budget of the agent.
 
-Paths and hosts are checked when they are opened, in `onetool.files` and `onetool.net`.
+Paths and hosts are checked when they are opened, in `onetool.sources.files` and `onetool.net`.
 """
 
 from dataclasses import replace
 
-from onetool.core.context import Permission, ToolContext, sort_permissions
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, PermissionDenied, ToolError
+from onetool.util.context import Permission, ToolContext, sort_permissions
 from onetool.util.text import describe_unknown_account
 from onetool_child.json_types import JsonMapping
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from onetool.core.context import unfreeze
 from onetool.core.foreign_schema import find_arguments
 from onetool.core.names import nearest
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError
+from onetool.util.context import unfreeze
 from onetool.util.text import pluralize, suggestion_hint
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from onetool.core.context import ToolContext
 from onetool.core.tool import Tool
 from onetool.state.run_records import RunRecord
+from onetool.util.context import ToolContext
 from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping
 

@@ -14,17 +14,17 @@ from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onetool.backends.threads import ToolThreads
 from onetool.core.bus.adapt import as_tool, function_tool
-from onetool.core.context import permissions as permission_set
 from onetool.core.policy.effects import apply_settings, get_effects, get_implied_permissions
 from onetool.core.registry import HeldTools
+from onetool.core.threads import ToolThreads
 from onetool.core.tool import DECLARED, Tool, get_declaration
 from onetool.errors import ToolError
+from onetool.util.context import permissions as permission_set
 
 if TYPE_CHECKING:
-    from onetool.config.load import Loaded
-    from onetool.config.model import PackSettings
+    from onetool.settings.load import Loaded
+    from onetool.settings.model import PackSettings
 
 SUFFIX = "_tools"
 GROUP = "onetool.packs"

@@ -9,13 +9,13 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from onetool.core.context import Effect, Permission
 from onetool.core.names import python_name
 from onetool.core.tool import Tool
+from onetool.util.context import Effect, Permission
 from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
-    from onetool.config.model import PackSettings
+    from onetool.settings.model import PackSettings
 
 Value = TypeVar("Value")
 READ_ONLY = frozenset({Effect.READ})

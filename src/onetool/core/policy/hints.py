@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from onetool.core.context import Effect
 from onetool.core.policy.effects import UNDECLARED
 from onetool.core.policy.labels import UNTRUSTED
+from onetool.util.context import Effect
 from onetool_child.json_types import JsonMapping
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")

@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Collection
 
-from onetool.core.context import OWN_PACK, Effect, Permission
 from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.tool import Tool
+from onetool.util.context import OWN_PACK, Effect, Permission
 from onetool_child.json_types import JsonMapping, JsonObject
 
 PRIVATE = "private"

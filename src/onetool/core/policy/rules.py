@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from onetool.core.context import OWN_PACK, Effect
 from onetool.core.names import python_name
 from onetool.core.policy.effects import CHANGING, READ_ONLY, get_effects, sort_effects
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.tool import Tool
 from onetool.errors import PermissionDenied
+from onetool.util.context import OWN_PACK, Effect
 from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
-    from onetool.config.model import Agent, Rule as RuleSettings
+    from onetool.settings.model import Agent, Rule as RuleSettings
 
 Choice = Literal["allow", "ask", "deny"]
 ALWAYS_ASKED = "ot.save_snippet"  # by every policy that does not deny it

@@ -1,1 +1,0 @@
-"""Untrusted child processes, seen from the server: `channel` exchanges messages, `process` starts and ends them."""

@@ -1,0 +1,562 @@
+"""A pool of cells: confined processes that run code once. New cells are started before they are needed.
+
+Each run gets a fresh process with limits on time, output and disk, and the process is gone after the run. The `Host` of
+the run answers the requests of its code.
+"""
+
+import asyncio
+import contextvars
+import math
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self
+
+import anyio
+from anyio.to_thread import run_sync as run_in_thread
+
+from onetool.errors import ToolError, ToolTimeout
+from onetool.processes.channel import Channel, ChannelClosed, Reply
+from onetool.runs.launch import Launcher, OnStray, launcher_for
+from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.context import Result
+from onetool.util.deadline import PausableDeadline
+from onetool_child.confine import split_memory
+from onetool_child.errors import TIMEOUT_HINT
+from onetool_child.json_types import JsonObject
+from onetool_child.messages import MEDIA
+from onetool_child.scratch import larger_than
+
+FULL_SANDBOX = ("landlock", "seccomp")
+WASM = "wasm"
+GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
+CLEANUP_DELAY_SECONDS = 0.001  # so that the answer is sent before cleaning up and starting a new cell
+WATCH_SECONDS = 0.1
+CHECKS_TO_CONFIRM = 2
+STOPPED = "T"
+ZOMBIE = "Z"
+BUSY_WATCH_SECONDS = 0.02  # while the run writes fast
+CHECKS_PER_DISK_CHECK = 5
+BUSY_SHARE = 8  # a run is busy if it wrote this fraction of its limit since the last disk check
+PAGE_BYTES = 4096
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+MEASURES_WORK = os.path.exists("/proc/self/stat")  # noqa: PTH110 - whether the system tells how much a process computes
+MAX_DISK_CHECKS = 4  # concurrently, in threads that tools do not use
+MAX_THREADS = 1000
+BEGIN_SECONDS = 0.1  # in which a lost run has not done anything yet
+GONE_SECONDS = 3.0  # to read what a cell sent before it exited
+START_SECONDS = 30
+PROBE_SECONDS = 10.0
+MAX_ATTEMPTS = 3
+NOT_STARTED = "not started yet"
+NOT_ANSWERING = "not answering"
+PROCESS_ONLY = "process-only"
+CLOSED_MESSAGE = "the run was ended: OneTool is shutting down"
+
+
+class CellLimits(NamedTuple):
+    timeout: float = 120
+    memory_mb: int = 512
+    max_output_bytes: int = 104_857_600
+    isolation: str = "auto"
+    cells: int = 2
+    at_once: int = 128
+
+
+def is_isolated(layers: Collection[str]) -> bool:
+    """Return whether these layers are a complete isolation: that of the kernel, or a WebAssembly sandbox."""
+    return WASM in layers or all(layer in layers for layer in FULL_SANDBOX)
+
+
+class Host(Protocol):
+    """A handler for the requests and output of a run."""
+
+    timer: "RunTimer | None"  # set before the code starts
+
+    @property
+    def has_acted(self) -> bool: ...
+    async def request(self, method: str, params: JsonObject) -> Result: ...
+    def output(self, data: bytes) -> None: ...
+    def value(self, data: bytes) -> None: ...
+    def media(self, data: bytes) -> None: ...
+
+
+@dataclass(eq=False)
+class CellProcess:
+    ident: int
+    ready: asyncio.Future[list[str]]
+    gone: asyncio.Future[int | None]
+    pid: int = 0
+    channel: Channel | None = None
+    host: Host | None = None
+    kill_reason: Exception | None = None  # why it was killed, if it was
+    started_at: float = math.inf  # when its run started
+    is_retryable: bool = False  # whether it was lost before its code did anything
+    state: str = ""  # of its process, at the last check
+    written: int = 0  # bytes, at the last disk check
+    processor_seconds: float = 0.0  # at the last check
+    paused_work: float = 0.0  # processor seconds that were used while a person was asked
+    kept_memory: int | None = None  # bytes, since a plan of its run began
+    disk_check: asyncio.Future[None] | None = None
+    reason: str = ""  # why it did not start; may arrive just after its exit
+    watch: asyncio.TimerHandle | None = None
+    on_excess: Callable[["CellProcess", Exception], None] = lambda _cell, _error: None
+    on_stray: OnStray | None = None  # set by its run
+
+    async def request(self, method: str, params: JsonObject) -> Result:
+        if self.host is None:
+            return Result(ok=False, error=ToolError("no run in progress"))
+        try:
+            result = await self.host.request(method, params)
+        except ToolError as error:
+            self.on_excess(self, error)
+            return Result(ok=False, error=error)
+        if self.host.timer is None or not (seconds := self.host.timer.paused_seconds):
+            return result
+        members = {**(result.members if isinstance(result, Reply) else {}), "paused_for": seconds}
+        return Reply(result.ok, result.value, result.error, result.ran, members=members)
+
+    def notify(self, method: str, params: JsonObject) -> None:
+        if method != "ready" or self.ready.done():
+            raise ValueError(f"unexpected message {method!r} from a cell")
+        self.pid = int(params["pid"])
+        self.ready.set_result(list(params["layers"]))
+
+    def piece(self, kind: str, data: bytes) -> None:
+        if self.host is None or not (kind in {"output", "value"} or kind.startswith(MEDIA)):
+            raise ValueError(f"unexpected piece {kind!r} from a cell")
+        handlers = {"output": self.host.output, "value": self.host.value}
+        try:
+            handlers.get(kind, self.host.media)(data)
+        except ToolError as error:
+            self.on_excess(self, error)
+
+
+class RunTimer(PausableDeadline):
+    """The time limit of a run, and its slot. While a person is asked, time stands still and the slot is free.
+
+    A run that continues does not wait for a slot; it takes the next one that is free.
+    """
+
+    def __init__(self, limit: asyncio.Timeout, slots: asyncio.Semaphore) -> None:
+        super().__init__(limit.when() or math.inf, self._set)
+        self._limit = limit
+        self._slots = slots
+        self._taking: asyncio.Task[Any] | None = None  # after a pause
+        self._is_free = False
+
+    async def __aenter__(self) -> Self:
+        await self._slots.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._set_timer = lambda _when: None  # no pause matters from now on, and a timer must not keep itself alive
+        self._free_slot()
+
+    def _set(self, when: float) -> None:
+        if self._limit.expired():
+            return
+        if when == math.inf:
+            self._free_slot()
+        else:
+            self._taking = asyncio.ensure_future(self._slots.acquire())
+            self._is_free = False
+        self._limit.reschedule(None if when == math.inf else when)
+
+    def _free_slot(self) -> None:
+        if self._is_free:
+            return
+        self._is_free = True
+        if self._taking is None or self._taking.done():
+            self._slots.release()
+        else:
+            self._taking.cancel()
+
+
+class CellSource(Protocol):
+    """The cells of one application: a pool of its own, or a pool that it shares with others."""
+
+    async def __aexit__(self, *_: object) -> None: ...
+    async def retire(self) -> None: ...
+    async def run(self, params: JsonObject, host: Host) -> JsonObject: ...
+    def warm_up(self) -> None: ...
+    def split_memory(self, host: Host) -> int: ...
+    async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]: ...
+    @property
+    def isolation(self) -> dict[str, str]: ...
+    @property
+    def count(self) -> int: ...
+
+
+class Cells:
+    """A pool of cells: `async with Cells(limits) as cells: await cells.run(params, host)`."""
+
+    def __init__(
+        self,
+        limits: CellLimits,
+        on_stray: OnStray = lambda _text: None,
+        make_launcher: Callable[..., Launcher] | None = None,
+        read_process: Callable[[int], "ProcessState"] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._read_process = read_process or _read_process
+        self._on_stray = on_stray
+        self._stray_tail = ""
+        self._idle: deque[CellProcess] = deque()
+        self._cells: dict[int, CellProcess] = {}
+        self._last_id = 0
+        self._tasks = BackgroundTasks()
+        self._context = contextvars.copy_context()  # of no call: a cell that a call creates may serve another one
+        self._slots = asyncio.Semaphore(limits.at_once)
+        self._disk_checks = anyio.CapacityLimiter(MAX_DISK_CHECKS)
+        self._layers: list[str] | None = None
+        self._closed = False
+        options = {
+            "memory_bytes": limits.memory_mb << 20,
+            "file_bytes": limits.max_output_bytes,
+            "isolation": limits.isolation,
+        }
+        self._launcher = (make_launcher or launcher_for(sys.platform, limits.isolation))(
+            options, self._on_gone, self._handle_stray
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closed = True
+        self._tasks.cancel()
+        for cell in list(self._cells.values()):
+            self._end(cell)
+        await self._launcher.close()
+
+    async def retire(self) -> None:
+        """Wait for the current runs, then close."""
+        for _ in range(self._limits.at_once):
+            await self._slots.acquire()
+        running = [cell.channel.closed for cell in self._cells.values() if cell.host is not None and cell.channel]
+        if running:  # paused runs have no slot
+            await asyncio.wait(running)
+        await self.__aexit__()
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    async def run(self, params: JsonObject, host: Host, on_stray: OnStray | None = None) -> JsonObject:
+        """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time.
+
+        With `replay` in `params` (`seed`, `clock` and `until`: the number of calls that are answered from a journal),
+        random numbers and times depend on it only: see `onetool_child.deterministic`. With `pausable`, the timer of the
+        cell does not expire while a request is unanswered; `host.timer` decides. `on_stray` gets what its process
+        writes to descriptors 1 and 2.
+        """
+        seconds = self._limits.timeout
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(deadline + GRACE_SECONDS) as limit, RunTimer(limit, self._slots) as timer:
+                host.timer = timer
+                return await self._run_by(deadline, params, host, on_stray)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT) from None
+
+    def split_memory(self, host: Host) -> int:
+        """Take half of its free memory from the run of this host, for its plans. Return how many bytes it keeps."""
+        for cell in self._cells.values():
+            if cell.host is host:
+                if cell.kept_memory is None:
+                    cell.kept_memory = split_memory(cell.pid, self._limits.memory_mb << 20)
+                return cell.kept_memory
+        return 0  # it has ended
+
+    async def _run_by(self, deadline: float, params: JsonObject, host: Host, on_stray: OnStray | None) -> JsonObject:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            cell = await self._take(deadline)
+            cell.on_stray = on_stray
+            try:
+                answer = await self._run_in(cell, deadline, params, host)
+            except BaseException as error:
+                self._end(cell)
+                is_lost = isinstance(error, ToolError) and cell.is_retryable and not host.has_acted
+                if attempt == MAX_ATTEMPTS or not is_lost:
+                    raise
+            else:
+                asyncio.get_running_loop().call_later(CLEANUP_DELAY_SECONDS, self._end, cell)
+                return answer
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _run_in(self, cell: CellProcess, deadline: float, params: JsonObject, host: Host) -> JsonObject:
+        loop = asyncio.get_running_loop()
+        cell.host = host
+        cell.started_at = loop.time()
+        assert cell.channel is not None
+        limits = {"timeout": self._limits.timeout, "max_output": self._limits.max_output_bytes}
+        seconds_left = max(deadline - cell.started_at, CLEANUP_DELAY_SECONDS)
+        answer = cell.channel.request("run", {**params, **limits, "seconds_left": seconds_left})
+        if not self._idle:  # else it can wait until this run has its answer
+            self.warm_up()
+        cell.watch = loop.call_later(WATCH_SECONDS, self._watch, cell)
+        try:
+            result = await answer
+        except ChannelClosed as closed:
+            raise await self._find_loss(cell, str(closed)) from None
+        finally:
+            del answer  # its error refers to this frame
+        if not isinstance(result, dict):
+            raise ToolError("the cell returned an invalid response")
+        return {**result, "bytes": cell.channel.last_bytes}
+
+    async def _find_loss(self, cell: CellProcess, reason: str) -> Exception:
+        """Return why the channel of a cell closed during its run."""
+        error = cell.kill_reason or await self._exit_error(cell, reason)
+        assert cell.channel is not None
+        cell.is_retryable |= cell.channel.is_unread and cell.kill_reason is None
+        return error
+
+    async def _exit_error(self, cell: CellProcess, reason: str) -> ToolError:
+        self._launcher.kill(cell.ident)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(cell.gone), GONE_SECONDS)
+        status = cell.gone.result() if cell.gone.done() else None
+        return ToolError(f"the run ended without a response: {reason or _exit_status(status)}")
+
+    def _watch(self, cell: CellProcess, checks: int = 1) -> None:
+        """Check what the kernel does not limit, ten times per second during the run."""
+        if cell.ident not in self._cells or cell.gone.done():
+            return
+        process = self._read_process(cell.pid)
+        self._check_process(cell, process, checks)
+        self._check_paused_work(cell, process.processor_seconds)
+        is_busy = process.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
+        if (is_busy or checks % CHECKS_PER_DISK_CHECK == 0) and (cell.disk_check is None or cell.disk_check.done()):
+            cell.written = process.written
+            cell.disk_check = self._tasks.start(self._check_disk(cell))
+        seconds = BUSY_WATCH_SECONDS if is_busy else WATCH_SECONDS
+        cell.watch = asyncio.get_running_loop().call_later(seconds, self._watch, cell, checks + 1)
+
+    def _check_process(self, cell: CellProcess, process: "ProcessState", checks: int) -> None:
+        """Kill a run that has too many threads, no main thread, or was stopped.
+
+        A state counts if two checks in a row find it, because a process passes through it when it exits or resumes.
+        """
+        state = process.state
+        threads = process.threads
+        repeated = state == cell.state
+        cell.state = state
+        if threads > MAX_THREADS:
+            self.kill(cell, ToolError(f"the run started more than {MAX_THREADS} threads and was ended"))
+        elif repeated and state == STOPPED:
+            cell.is_retryable = checks == CHECKS_TO_CONFIRM  # it was stopped before the code arrived
+            self.kill(cell, ToolError("the process of the run was stopped by a signal and was ended"))
+        elif repeated and state == ZOMBIE and threads > 1 and WASM not in (self._layers or ()):
+            # Code in a WebAssembly sandbox cannot do this; a process that crashes looks like this for a moment.
+            self.kill(cell, ToolError("the main thread of the run exited before its other threads; the run was ended"))
+
+    def _check_paused_work(self, cell: CellProcess, used: float | None) -> None:
+        """Kill a run that computes for longer than its time while a person is asked, which stops its timer.
+
+        If the system does not tell how much it computes, it may have computed all the time.
+        """
+        timer = None if cell.host is None else cell.host.timer
+        now = asyncio.get_running_loop().time()
+        reason = "it computed while it waited"
+        if used is None:
+            used = now - cell.started_at
+            reason = "on this system, waiting for a person counts"
+        if timer is not None and timer.is_paused:
+            cell.paused_work += used - cell.processor_seconds
+            timed = now - cell.started_at - timer.count_paused_seconds(now)
+            if timed + cell.paused_work > self._limits.timeout:
+                message = f"the run took longer than {self._limits.timeout:g} s and was ended: {reason}"
+                self.kill(cell, ToolTimeout(message, hint=TIMEOUT_HINT))
+        cell.processor_seconds = used
+
+    async def _check_disk(self, cell: CellProcess) -> None:
+        limit = self._limits.max_output_bytes
+        scratch = self._launcher.scratch(cell.ident)
+        check = partial(larger_than, scratch, limit + self._launcher.answer_bytes, [cell.pid])
+        if await run_in_thread(check, limiter=self._disk_checks):
+            text = f"the run wrote more than {limit} bytes to its scratch directory, or hid them, and was ended"
+            self.kill(cell, ToolError(text))
+
+    def kill(self, cell: CellProcess, reason: Exception) -> None:
+        cell.kill_reason = cell.kill_reason or reason
+        self._launcher.kill(cell.ident)
+        if cell.channel is not None:
+            cell.channel.close(str(reason))
+
+    def _end(self, cell: CellProcess) -> None:
+        """Release a cell. One that has answered exits by itself and is killed only if it lingers."""
+        has_answered = cell.kill_reason is None and cell.channel is not None and not cell.channel.busy
+        if cell.watch is not None:
+            cell.watch.cancel()
+        if cell.channel is not None:
+            cell.channel.close()
+        self._cells.pop(cell.ident, None)
+        if has_answered:
+            asyncio.get_running_loop().call_later(self._launcher.linger_seconds, self._launcher.kill, cell.ident)
+        else:
+            self._launcher.kill(cell.ident)
+        self.warm_up()
+
+    @property
+    def count(self) -> int:
+        """The number of idle and running cells."""
+        return len(self._cells)
+
+    # --- idle cells ----------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Start cells until enough are idle, unless the pool is closed. Returns immediately."""
+        while not self._closed and len(self._idle) < max(1, self._limits.cells):
+            self._idle.append(self._new())
+
+    @property
+    def isolation(self) -> dict[str, str]:
+        """The isolation that cells report."""
+        layers = self._layers
+        sandbox = NOT_STARTED if layers is None else "+".join(layers) or PROCESS_ONLY
+        return {"cells": self._launcher.kind, "sandbox": sandbox}
+
+    async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]:
+        """Return the isolation after checking that the zygote answers and a cell is ready within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not await self._launcher.check():
+                    pass
+                for cell in [cell for cell in self._idle if self._read_process(cell.pid).state == STOPPED]:
+                    self._idle.remove(cell)
+                    self._end(cell)
+                self.warm_up()
+                await self._wait_until_ready(self._idle[0], math.inf)
+        except (TimeoutError, ToolError, OSError):
+            if not self._lacks_isolation():
+                return {**self.isolation, "sandbox": NOT_ANSWERING}
+        return self.isolation
+
+    async def _take(self, deadline: float) -> CellProcess:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            if self._closed:  # also while a run that lost its cell tries again
+                raise ToolError(CLOSED_MESSAGE)
+            self.warm_up()
+            cell = self._idle.popleft()
+            try:
+                return await self._wait_until_ready(cell, deadline)
+            except BaseException as error:  # also if cancelled: the cell is no longer in the pool
+                self._end(cell)
+                is_late = asyncio.get_running_loop().time() >= deadline
+                if not isinstance(error, ToolError) or is_late or attempt == MAX_ATTEMPTS or self._lacks_isolation():
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _wait_until_ready(self, cell: CellProcess, deadline: float) -> CellProcess:
+        if not cell.ready.done():
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait([cell.ready], timeout=max(0.0, min(left, START_SECONDS)))
+            if not cell.ready.done():
+                waited = START_SECONDS if left > START_SECONDS else self._limits.timeout
+                raise ToolTimeout(f"the run did not start: no cell was ready within {waited:g} s")
+        self._layers = cell.ready.result()
+        if self._lacks_isolation():
+            missing = " and ".join(layer for layer in FULL_SANDBOX if layer not in self._layers)
+            raise ToolError(
+                f"execution.isolation is 'require', but this machine does not support {missing}",
+                hint="set execution.isolation to 'auto' to run with the isolation that is available",
+            )
+        return cell
+
+    def _lacks_isolation(self) -> bool:
+        complete = self._layers is None or is_isolated(self._layers)
+        return self._limits.isolation == "require" and not complete
+
+    def _new(self) -> CellProcess:
+        loop = asyncio.get_running_loop()
+        self._last_id += 1
+        cell = CellProcess(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
+        self._cells[cell.ident] = cell
+        self._context.run(self._tasks.start, self._start(cell))
+        return cell
+
+    async def _start(self, cell: CellProcess) -> None:
+        cell.channel = Channel(cell.request, cell.notify, cell.piece)
+        cell.channel.closed.add_done_callback(lambda closed: self._on_closed(cell, closed.result()))
+        try:
+            await self._launcher.start(cell.ident, cell.channel, lambda text: self._handle_stray(text, cell))
+        except (OSError, ToolError) as error:
+            cell.channel.close(str(error))
+
+    def _on_closed(self, cell: CellProcess, reason: str) -> None:
+        """Remove a cell whose channel closed from the pool, and report why it did not start."""
+        if cell in self._idle:
+            self._idle.remove(cell)
+            self._end(cell)
+        if not cell.ready.done():
+            cause = reason or cell.reason or self._stray_tail
+            cell.ready.set_exception(ToolError(f"cannot start a cell: {cause or 'it exited immediately'}"))
+            cell.ready.exception()  # mark it as retrieved: there may be no waiter
+
+    def _on_gone(self, ident: int, status: int | None, reason: str) -> None:
+        cell = self._cells.get(ident)
+        if cell is not None and not cell.gone.done():
+            cell.gone.set_result(status)
+            cell.reason = reason
+            started_recently = asyncio.get_running_loop().time() - cell.started_at <= BEGIN_SECONDS
+            cell.is_retryable = status is None and not reason and cell.kill_reason is None and started_recently
+            if cell.channel is not None and (reason or cell in self._idle):
+                cell.channel.close(reason)
+            elif cell.channel is not None:  # its answer may still be in the socket, whose end closes the channel
+                asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
+
+    def _handle_stray(self, text: str, cell: CellProcess | None = None) -> None:
+        """Log output of a cell, or of the zygote. Only output before a run may explain why other cells do not start."""
+        if cell is not None and cell.on_stray is not None:
+            cell.on_stray(text)
+            return
+        self._stray_tail = text.strip().rpartition("\n")[2][-200:]
+        self._on_stray(text)
+
+
+class ProcessState(NamedTuple):
+    """The state of a process; `written` never grows slower than its files."""
+
+    state: str = ""
+    threads: int = 0
+    written: int = 0
+    processor_seconds: float | None = 0.0 if MEASURES_WORK else None
+
+
+def _read_process(pid: int) -> ProcessState:
+    """Return the state of a process, if the system has /proc."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if not fields:
+        return ProcessState()
+    calls = _read(f"/proc/{pid}/io").partition("wchar:")[2].split()
+    # Writing to a mapped file causes page faults, not system calls.
+    written = int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7])
+    ticks = int(fields[11]) + int(fields[12])
+    return ProcessState(fields[0], int(fields[17]), written, ticks / TICKS_PER_SECOND)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123 - it is short
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _exit_status(status: int | None) -> str:
+    if status is None:
+        return "its process is gone"
+    if status < 0:
+        with suppress(ValueError):
+            name = signal.Signals(-status).name
+            return f"its process was killed by {name}" + (
+                " (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else ""
+            )
+    return f"its process exited with status {status}"

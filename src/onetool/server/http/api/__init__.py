@@ -1,0 +1,1 @@
+"""Handlers of the REST API. `onetool.server.http.asgi_app` registers them."""

@@ -1,0 +1,178 @@
+"""Checks of the head of a request, before authentication: size, host, origin, path, and signs of a proxy."""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from onetool.net.addresses import parse_address
+from onetool.net.messages import OUTGOING_HEADER
+from onetool.server.http.errors import ApiError
+from onetool.util.loopback import is_loopback
+
+MAX_HEAD_BYTES = 16 << 10
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+# Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
+PROXY_HEADERS = frozenset(
+    {
+        "cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via",
+        "x-backend-server", "x-host", "x-request-start", "x-rewrite-url", "x-scheme", "x-served-by", "x-url-scheme",
+        *(OUTGOING_HEADER.lower(),),
+    }
+)  # fmt: skip
+PROXY_HEADER_PREFIXES = (
+    "akamai-", "cf-", "cloudfront-", "fastly-", "fly-", "forwarded-", "incap-", "ngrok-", "proxy-", "remote-",
+    "ssl-", "tailscale-", "x-akamai", "x-amz-cf-", "x-amzn-", "x-appengine", "x-arr-", "x-azure", "x-bluecoat",
+    "x-cache", "x-cdn", "x-client-cert", "x-client-ip", "x-clientip", "x-cloud", "x-cluster", "x-edge", "x-envoy",
+    "x-forward", "x-goog", "x-haproxy", "x-heroku", "x-iinfo", "x-istio", "x-kong", "x-nf-", "x-nginx",
+    "x-original", "x-originating", "x-proxy", "x-railway", "x-real", "x-remote", "x-squid", "x-ssl", "x-sucuri",
+    "x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler",
+)  # fmt: skip
+# Headers of clients, which may contain version numbers and addresses.
+CLIENT_HEADERS = frozenset({"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"})
+CLIENT_HEADER_PREFIXES = ("accept", "if-", "mcp-", "sec-")
+ADDRESS_PATTERN = re.compile(
+    r"(?<![A-Za-z0-9./])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[A-Za-z0-9])|[0-9A-Fa-f:]{3,39}(?![A-Za-z0-9:]))",
+    re.ASCII,
+)
+ADDRESS_LIST_PATTERN = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """The address that the server listens on."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
+        return f"http://{host}:{self.port}"
+
+
+def read_bind(scope: Scope) -> Bind:
+    """Return the address of the connection; without one, such as on a Unix socket, requests need a token."""
+    host, port = scope.get("server") or ("", None)
+    return Bind(str(host), port or 0)
+
+
+def is_local_name(name: str, bind: Bind) -> bool:
+    """Tell whether this is a name of the local machine. Other names come from a proxy."""
+    return name in LOCAL_NAMES or name == bind.host.lower()
+
+
+def find_base_url(scope: Scope, bind: Bind, public_url: str | None) -> str | None:
+    """Return the URL under which clients reach this server: from the settings, or on loopback from the Host header."""
+    if public_url is not None:
+        return public_url.rstrip("/")
+    host = Headers(scope=scope).get("host", "").lower()
+    found = HOST_PATTERN.fullmatch(host)
+    return f"http://{host}" if found and bind.is_loopback and is_local_name(found[1], bind) else None
+
+
+def check_head(headers: Headers, scope: Scope) -> None:
+    """Check the framing and size of the head. Without this, a head in one packet could have any size."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        # two lengths for one body allow request smuggling through a proxy: close the connection
+        message = "conflicting headers: send either Transfer-Encoding or Content-Length, not both"
+        raise ApiError("invalid", message, headers={"connection": "close"})
+    fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
+    if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_HEAD_BYTES:
+        raise ApiError("too_large", f"path, query and headers exceed {MAX_HEAD_BYTES} bytes", {"limit": MAX_HEAD_BYTES})
+    if scope.get("http_version", "1.1") not in {"1.0", "1.1"}:
+        raise ApiError("invalid", "unsupported HTTP version: expected HTTP/1.1")
+
+
+def check_origin(headers: Headers, scope: Scope) -> None:
+    """Reject cross-origin requests."""
+    host = headers["host"].lower()
+    origins = headers.getlist("origin")
+    if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
+        raise ApiError("forbidden", "cross-origin request rejected (Origin header)")
+    sites = headers.getlist("sec-fetch-site")
+    # following a link shows the response to the user, not to the other site
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if not all(site in {"same-origin", "none"} for site in sites) and not (is_link and scope["method"] == "GET"):
+        raise ApiError("forbidden", "cross-origin request rejected (Sec-Fetch-Site header)")
+
+
+def check_path(scope: Scope) -> None:
+    """Reject paths that proxies and servers could interpret differently."""
+    path = scope["path"]
+    if b"%2f" in scope.get("raw_path", b"").lower():
+        raise ApiError("invalid", "invalid path: encoded slashes (%2F) are not allowed")
+    if any(character < " " for character in path):
+        raise ApiError("invalid", "invalid path: control characters are not allowed")
+    if not path.startswith("/"):
+        raise ApiError("invalid", "invalid path: it must begin with '/' (this server is not a proxy)")
+    if any(part in {".", ".."} for part in path.split("/")):
+        raise ApiError("invalid", "invalid path: '.' and '..' segments are not allowed")
+
+
+def find_client_address(headers: Headers, peer: str, trusted_proxies: Collection[str]) -> str:
+    """Return the address of the client: of the peer or, if that is a trusted proxy, the last one that is not a proxy.
+
+    Only what a trusted proxy added to X-Forwarded-For counts; what is before that, anybody could have sent.
+    """
+    if not trusted_proxies:
+        return peer
+    forwarded = ",".join(headers.getlist("x-forwarded-for")).split(",")
+    networks = [ip_network(text) for text in trusted_proxies]
+    address = peer
+    for text in reversed(forwarded):
+        sender = _remove_port(text.strip())
+        if not _is_in_networks(address, networks) or parse_address(sender) is None:
+            break
+        address = sender
+    return address
+
+
+def _is_in_networks(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    address = parse_address(text)
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped is not None and any(mapped in network for network in networks)
+
+
+def find_proxy_header(headers: Headers) -> str | None:
+    """Return the name of a header that shows that a proxy forwarded the request, if there is one.
+
+    Any other header with an IP address in its value counts too: unknown proxies report the sender that way.
+    """
+    for name, value in headers.items():
+        is_client_header = name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)
+        if _is_proxy_header(name) or (not is_client_header and _contains_address(value)):
+            return name
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _is_proxy_header(name: str) -> bool:
+    return name in PROXY_HEADERS or name.startswith(PROXY_HEADER_PREFIXES)
+
+
+def _contains_address(value: str) -> bool:
+    if any(_is_address(found[0]) for found in ADDRESS_PATTERN.finditer(value)):
+        return True
+    if not ADDRESS_LIST_PATTERN.fullmatch(value):
+        return False
+    return any(_is_address(part.lower().strip().removeprefix("for=").strip("\"'")) for part in re.split("[,;]", value))
+
+
+def _is_address(text: str) -> bool:
+    """Tell whether the text is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or [2001:db8::1]:443."""
+    return parse_address(_remove_port(text)) is not None
+
+
+def _remove_port(text: str) -> str:
+    bare = text[1:].partition("]")[0] if text.startswith("[") else text
+    return bare.rpartition(":")[0] if bare.count(":") == 1 else bare

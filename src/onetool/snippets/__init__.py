@@ -1,5 +1,0 @@
-"""Snippets: code templates from the settings. This package expands them and never runs code."""
-
-from onetool.snippets.expansion import describe, expand, expand_call, is_snippet, render_signature
-
-__all__ = ["describe", "expand", "expand_call", "is_snippet", "render_signature"]

@@ -1,0 +1,239 @@
+"""Import of bundles into the store, from an OpenAPI document or an archive. An import is atomic.
+
+A stored version never changes: existing tools stay and new ones are added. A tool that exists with the same version but
+other content is rejected, unless the update may choose another version. Local edits stay in use, unless the update
+replaces them.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, count
+
+from onetool.errors import BundleError
+from onetool.sources.bundles import BundleStore, difference
+from onetool.sources.bundles.difference import BundleDifference, ToolChange, ToolOutline
+from onetool.sources.bundles.imported import BundleImport, ToolEntry
+from onetool.sources.bundles.model import Bundle, StoredTool, ToolDraft
+from onetool.sources.bundles.rules import invalid
+
+MAX_VERSION_STEM = 58  # of the 64 characters of a version, to leave room for a numeric suffix
+ZIP_MAGIC = b"PK\x03\x04"
+MAX_SLUG_STEM = 58  # of the 64 characters of a slug, to leave room for a numeric suffix
+_IN_YAML = re.compile(rb"""^["']?(?:openapi|swagger)["']?[ \t]*:""", re.MULTILINE)
+_IN_BRACES = re.compile(rb"""[{,\s]["']?(?:openapi|swagger)["']?\s*:\s*["']?[23]""")
+
+
+class VersionConflict(Exception):
+    """Raised if a version exists with other content."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOptions:
+    """Options of an import into an existing bundle.
+
+    `renames_versions` stores a changed tool whose version exists under a new version. `replaced_edits` are the tools
+    whose local edits the import replaces (None means all). `disables_removed` disables tools that the document lacks.
+    """
+
+    renames_versions: bool = False
+    replaced_edits: frozenset[str] | None = frozenset()
+    disables_removed: bool = False
+
+
+class UpdatePlan:
+    """The plan of an update. `kept` are the tools whose local edits stay in use; they are not updated."""
+
+    def __init__(self, found: BundleImport, stored: Iterable[StoredTool], options: UpdateOptions) -> None:
+        self._options = options
+        self._stored: dict[str, list[StoredTool]] = {}
+        for tool in stored:
+            self._stored.setdefault(tool.slug, []).append(tool)
+        self.added: list[ToolEntry] = []
+        self.kept: list[str] = []
+        self.difference = BundleDifference()
+        for entry in found.tools:
+            self._add(entry)
+        self.difference.removed.extend(self._find_removed(found))
+        self.disabled = [tool.slug for tool in self.difference.removed if options.disables_removed]
+
+    def _add(self, entry: ToolEntry) -> None:
+        slug, version, body = entry
+        new = ToolDraft.of(body)
+        versions = {tool.version: tool for tool in self._stored.get(slug, ())}
+        same = versions.get(version)
+        if not versions:
+            self.difference.added.append(difference.outline_tool(slug, version, new))
+            self.added.append(entry)
+        elif same is not None and difference.has_same_content(same, new):
+            self._count_unchanged()
+        elif same is not None and not self._options.renames_versions:
+            raise VersionConflict(f"already has a different {slug}@{version}; a stored version never changes")
+        else:
+            self._change(entry, new, versions)
+
+    def _change(self, entry: ToolEntry, new: ToolDraft, versions: dict[str, StoredTool]) -> None:
+        slug, version, body = entry
+        current = difference.find_current(versions.values())
+        free = _find_free_version(version, versions)
+        if difference.has_same_content(current, new):
+            self._count_unchanged()
+            self.added.extend([entry] if free == version else [])
+            return
+        is_edited = new.origin is not None and current.origin is None
+        changes = difference.list_changes(current, new)
+        self.difference.changed.append(
+            ToolChange(slug=slug, version=current.version, new_version=free, is_edited=is_edited, changes=changes)
+        )
+        replaced = self._options.replaced_edits
+        if is_edited and replaced is not None and slug not in replaced:
+            self.kept.append(slug)
+        else:
+            self.added.append((slug, free, body))
+
+    def _count_unchanged(self) -> None:
+        self.difference = self.difference.model_copy(update={"unchanged": self.difference.unchanged + 1})
+
+    def _find_removed(self, found: BundleImport) -> Iterator[ToolOutline]:
+        """Yield the imported tools that a document lacks. An archive removes nothing."""
+        if not any(body.get("origin") for _, _, body in found.tools):
+            return
+        known = {slug for slug, _, _ in found.tools}
+        for slug, versions in self._stored.items():
+            current = difference.find_current(versions)
+            if slug not in known and current.origin is not None and current.is_enabled:
+                yield difference.outline_tool(slug, current.version, current)
+
+
+def _find_free_version(version: str, versions: Collection[str]) -> str:
+    candidates = chain([version], (f"{version[:MAX_VERSION_STEM]}-{number}" for number in count(2)))
+    return next(candidate for candidate in candidates if candidate not in versions)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """The result of an import. `added` are the tools that did not exist before, `kept` those with local edits."""
+
+    bundle: Bundle
+    is_new: bool
+    added: list[ToolEntry] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    disabled: list[str] = field(default_factory=list)
+    difference: BundleDifference = field(default_factory=BundleDifference)
+
+
+def is_bundle(content: bytes) -> bool:
+    """Return whether the content is a ZIP archive, or a document that declares itself as OpenAPI or Swagger."""
+    if content.startswith(ZIP_MAGIC):
+        return True
+    text = content.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return _declares_version(text) if text.startswith(b"{") else _IN_YAML.search(text) is not None
+
+
+def _declares_version(text: bytes) -> bool:
+    """Return whether the document has a version key: at the top level in JSON, else anywhere (YAML, or comments)."""
+    import orjson
+
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return _IN_BRACES.search(text) is not None
+    return isinstance(document, dict) and not {"openapi", "swagger"}.isdisjoint(document)
+
+
+def read(
+    content: bytes,
+    *,
+    name: str = "",
+    server: str | None = None,
+    auth: str | None = None,
+    headers: Iterable[str] = (),
+) -> BundleImport:
+    """Read an archive or a document. `name`, if given, replaces the slug; the rest applies to documents."""
+    from onetool.sources.bundles import archive
+    from onetool.sources.bundles.openapi import to_bundle
+    from onetool.sources.bundles.openapi.names import build_bundle_slug
+
+    if not content.startswith(ZIP_MAGIC):
+        return to_bundle(content, name=name, server=server, auth=auth, headers=headers)
+    if server or auth or [*headers]:
+        raise invalid("a server, authentication and headers can be added to an OpenAPI document, not to an archive")
+    unpacked = archive.unpack(content)
+    if name:
+        unpacked.bundle["slug"] = build_bundle_slug(name, "")
+    return unpacked
+
+
+def import_bundle(
+    store: BundleStore, found: BundleImport, options: UpdateOptions | None = None, *, dry: bool = False
+) -> ImportResult:
+    """Store a bundle as a new one, or its tools as new versions in the bundle with its slug.
+
+    With `dry`, nothing is stored.
+    """
+    existing = store.bundle_by_slug(found.bundle["slug"])
+    if existing is None or existing.slug != found.bundle["slug"]:
+        return ImportResult(_preview(found), is_new=True, added=found.tools) if dry else _import_new(store, found)
+    _reject_different(store, found, existing)
+    try:
+        plan = UpdatePlan(found, store.list_bundle_tools(existing.id), options or UpdateOptions())
+    except VersionConflict as error:
+        raise _slug_error(store, existing, str(error), needs="update") from None
+    result = ImportResult(existing, False, plan.added, plan.kept, plan.disabled, plan.difference)
+    if not dry:
+        _apply_update(store, result)
+    return result
+
+
+def _apply_update(store: BundleStore, result: ImportResult) -> None:
+    bundle_id = result.bundle.id
+    if result.added:
+        store.put_many(bundle_id, result.added)
+    for slug in result.disabled:
+        for tool in store.list_bundle_tools(bundle_id, slug):
+            if tool.is_enabled and tool.origin is not None:
+                store.set_tool_enabled(bundle_id, slug, tool.version, False)
+
+
+def compute_basis(store: BundleStore, bundle: Bundle) -> str:
+    """Return a digest of the versions of a bundle, which changes with each change that a difference depends on."""
+    tools = sorted((tool.slug, tool.version, tool.is_enabled) for tool in store.list_bundle_tools(bundle.id))
+    return hashlib.sha256(repr((bundle.id, bundle.is_enabled, tools)).encode()).hexdigest()[:32]
+
+
+def _import_new(store: BundleStore, found: BundleImport) -> ImportResult:
+    """Store a new bundle with all its tools. If a tool is rejected, the bundle is deleted again."""
+    bundle_id = store.new_id()
+    bundle, _ = store.put_bundle(bundle_id, {"isEnabled": True, **found.bundle})
+    try:
+        store.put_many(bundle_id, found.tools, may_be_disabled=True)
+    except BaseException:
+        store.delete_bundle(bundle_id)
+        raise
+    return ImportResult(bundle, is_new=True, added=found.tools)
+
+
+def _preview(found: BundleImport) -> Bundle:
+    body = {"description": "", **found.bundle}
+    return Bundle.model_construct(slug=body["slug"], display_name=body["displayName"], description=body["description"])
+
+
+def _reject_different(store: BundleStore, found: BundleImport, existing: Bundle) -> None:
+    """Reject a different bundle with the same slug: versions of one bundle have tools in common."""
+    slugs = {tool.slug for tool in store.list_bundle_tools(existing.id)}
+    if existing.is_built_in:
+        raise _slug_error(store, existing, "is built in")
+    if slugs and slugs.isdisjoint(slug for slug, _, _ in found.tools):
+        raise _slug_error(store, existing, "already exists, with other tools")
+
+
+def _slug_error(store: BundleStore, existing: Bundle, reason: str, **more: str) -> BundleError:
+    suggestion = find_free_slug(store, existing.slug)
+    details = {"slug": existing.slug, "bundleID": existing.id, "suggestion": suggestion, **more}
+    return BundleError(f"bundle {existing.slug} {reason}", code="slug_taken", details=details)
+
+
+def find_free_slug(store: BundleStore, slug: str) -> str:
+    candidates = (f"{slug[:MAX_SLUG_STEM].rstrip('-')}-{number}" for number in count(2))
+    return next(candidate for candidate in candidates if store.bundle_by_slug(candidate) is None)

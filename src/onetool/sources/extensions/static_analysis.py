@@ -1,0 +1,443 @@
+"""Static analysis of extension files: pack name, functions, permissions and dependencies, without running them."""
+
+import ast
+import os
+import re
+import stat
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onetool.core.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
+from onetool.core.source_types import Scope
+from onetool.sources.extensions.pep723 import ScriptHeader, find_problem, parse_header
+from onetool.util.context import Effect, Permission, effects, permissions
+from onetool.util.docstring import description, example
+from onetool.util.problem import OK, WARNING, Location, Problem
+from onetool_child.json_types import JsonObject
+
+SUFFIX = "_tools"
+DECLARED_NAMES = {"pack", "permissions", "__all__"}
+TOOL_OPTIONS = ("permissions", "effects", "idempotent")
+PACK_ASSIGNMENT = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")  # for files that cannot be parsed
+DECLARATION = re.compile(r"(?m)^(pack|permissions)\s*(:[^=\n]*)?=|^# /// script$")
+PLATFORM_TEST = re.compile(
+    r"(?P<name>sys\.platform|os\.name)(\.startswith\('(?P<prefix>\w*)'\)| (?P<operator>[!=]=) '(?P<value>\w*)')"
+)
+MAX_FILE_BYTES = 10 << 20
+MAX_SIBLINGS = 200
+MAX_DIRECTORIES = 50
+NO_PACKAGES = frozenset({"__pycache__", "node_modules", "venv"})
+MAX_IMPORT_DEPTH = 5  # between modules in the same directory
+MAX_LISTED_NAMES = 20
+IGNORED = "ignored"  # the code of problems that only say what is not a tool
+Stamp = tuple[int, int, int, int]
+
+
+class Function(NamedTuple):
+    name: str
+    input: Schema
+    description: str
+    example: str
+    returns: str
+    docstring: str = ""
+    output: Schema | None = None
+    permissions: frozenset[Permission] = frozenset()  # in addition to those of the file
+    effects: frozenset[Effect] | None = None
+    is_idempotent: bool = False
+    tool_class: str = ""  # the class of a package's tool that is an object
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """An extension file. `problem` makes it unusable; `problems` affect single functions or the header.
+
+    `problems` also say which functions are not tools, with the code `ignored`.
+    """
+
+    pack: str
+    file: Path
+    stamp: Stamp
+    siblings: frozenset[tuple[str, Stamp]] = frozenset()  # modules in the same directory, which it may import
+    digest: str = ""
+    header: ScriptHeader | None = None
+    functions: tuple[Function, ...] = ()
+    permissions: frozenset[Permission] = frozenset()
+    secrets: tuple[str, ...] = ()
+    description: str = ""
+    problem: Problem | None = None
+    problems: tuple[Problem, ...] = ()
+    package: str = ""  # the installed package that brings it; empty for a file of the user
+    module: str = ""  # the name under which a package's pack is imported
+
+    def identify(self) -> list[str]:
+        """Return digests of the file and the modules beside it, as they are now; an empty one if a file is missing."""
+        files = [str(self.file), *sorted(name for name, _ in self.siblings)]
+        return [self.module, *map(_digest_file, files)]
+
+
+def stamp_file(file: Path) -> Stamp:
+    """Return a cheap stamp: if it differs, the file may have changed."""
+    return _make_stamp(file.stat())
+
+
+def _make_stamp(status: os.stat_result) -> Stamp:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _digest_file(name: str) -> str:
+    try:
+        return sha256(Path(name).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
+    """Return the stamps of the modules and packages in the directory of the file."""
+    found: list[tuple[str, Stamp]] = []
+    root = str(file.parent)
+    pending = [root]
+    scanned = 0
+    while pending and len(found) < MAX_SIBLINGS and scanned < MAX_DIRECTORIES:
+        directory = pending.pop()
+        scanned = scanned + 1
+        modules = _scan_modules(directory, is_required=directory == root)
+        if directory != root and _is_pack(modules):
+            continue
+        for entry in modules.values():
+            if entry.name.endswith(".py") and entry.path != str(file):
+                found.append((entry.path, _make_stamp(entry.stat())))
+            elif entry.name not in NO_PACKAGES and entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+    return frozenset(found)
+
+
+def _scan_modules(directory: str, *, is_required: bool) -> dict[str, os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return {each.name: each for each in entries if each.name.isidentifier() or each.name.endswith(".py")}
+    except OSError:  # a subdirectory without access permission
+        if is_required:
+            raise
+        return {}
+
+
+def _is_pack(names: Iterable[str]) -> bool:
+    """Return whether a directory with these names is another pack: it has a file of tools and is not a package."""
+    return "__init__.py" not in names and any(name.endswith(f"{SUFFIX}.py") for name in names)
+
+
+def read(file: Path) -> Extension:
+    """Read an extension file. It never raises: `problem` says why a file cannot be read."""
+    unparsed = Extension(file.stem.removesuffix(SUFFIX), file, (0, 0, 0, 0))
+    try:
+        stamp = stamp_file(file)
+        siblings = stamp_siblings(file)
+        source = _read_text(file)
+    # LookupError: the encoding may be unknown or not a text encoding.
+    except (LookupError, OSError, SyntaxError, ValueError) as error:
+        return replace(unparsed, problem=Problem(f"cannot read {file}: {error}", location=Location(str(file))))
+    digest = sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+    unparsed = replace(unparsed, stamp=stamp, siblings=siblings, digest=digest)
+    try:
+        return _parse(unparsed, source)
+    except SyntaxError as error:
+        return _make_unusable(unparsed, source, error.msg, error.lineno or 0)
+    except Exception as error:  # noqa: BLE001 - one invalid file must not hide the others
+        return _make_unusable(unparsed, source, str(error) or type(error).__name__)
+
+
+def outline(file: Path) -> dict[str, list[str]]:
+    """Return the parameters of each tool of a file. Works for built-in packs too."""
+    source = _read_text(file)
+    module = _Module(file, source)
+    found, _ = _find_tools(module, _read_literals(module.tree).get("__all__"))
+    return {name: list_parameter_names(definition) for name, (definition, _) in found.items()}
+
+
+def is_declared(file: Path) -> bool:
+    """Return whether a file says that it is a pack: it assigns `pack` or `permissions`, or has a script header."""
+    try:
+        source = _read_text(file)
+    except (LookupError, OSError, SyntaxError, ValueError):
+        return False
+    return DECLARATION.search(source) is not None
+
+
+def _read_text(file: Path) -> str:
+    """Return the source in its declared encoding, as Python reads it."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise ValueError(f"file too large: more than {MAX_FILE_BYTES:,} bytes")
+    with tokenize.open(file) as stream:
+        return stream.read()
+
+
+def _make_unusable(unparsed: Extension, source: str, reason: str, line: int = 0) -> Extension:
+    """Return an unusable extension, under the pack name that callers will use."""
+    assignment = PACK_ASSIGNMENT.search(source)
+    location = Location(str(unparsed.file), line)
+    problem = Problem(f"{unparsed.file}{f', line {line}' if line else ''}: {reason}", location=location)
+    return replace(unparsed, pack=(assignment and assignment[1]) or unparsed.pack, problem=problem)
+
+
+def _parse(unparsed: Extension, source: str) -> Extension:
+    module = _Module(unparsed.file, source)
+    literals = _read_literals(module.tree)
+    found, problems = _find_tools(module, literals.get("__all__"))
+    functions = []
+    for name, (definition, owner) in found.items():
+        try:
+            functions.append(_make_function(name, definition, owner))
+        except (SyntaxError, TypeError, ValueError) as error:
+            problems.append(f"{name}: {error}")
+    location = Location(str(unparsed.file))
+    return replace(
+        unparsed,
+        pack=_check_pack_name(literals.get("pack", unparsed.pack)),
+        header=parse_header(source),
+        functions=tuple(functions),
+        permissions=_parse_permissions(literals.get("permissions", [])),
+        secrets=_read_secrets(module.tree),
+        description=ast.get_docstring(module.tree) or "",
+        problems=(
+            *(
+                Problem(f"{unparsed.file}: {reason}", location=location)
+                for reason in (find_problem(source), *problems)
+                if reason
+            ),
+            *_find_ignored(module, found),
+        ),
+    )
+
+
+def _check_pack_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+        raise ValueError(f"invalid pack name {name!r}: expected letters, digits and _, and not a Python keyword")
+    return name
+
+
+def _find_ignored(module: "_Module", tools: Iterable[str]) -> Iterator[Problem]:
+    """Yield what is not a tool, although a reader might expect it: one problem for each reason."""
+    names = {*tools}
+    unlisted = [name for name in module.definitions if name not in names]
+    nested = [
+        each.name
+        for name in sorted(names & module.definitions.keys())
+        for each in module.definitions[name].body
+        if isinstance(each, FunctionNode)
+    ]
+    classes = [each.name for each in module.statements if isinstance(each, ast.ClassDef) and _has_methods(each)]
+    is_private = all(name.startswith("_") for name in unlisted)
+    reasons = {
+        "names that start with _ are private" if is_private else "not listed in __all__": unlisted,
+        "functions inside functions are not tools": nested,
+        "methods are not tools; write functions": classes,
+    }
+    file = module.file
+    for reason, found in reasons.items():
+        if found:
+            yield Problem(f"{file}: ignored {_join(found)}: {reason}", "", Location(str(file)), IGNORED, OK)
+    for each in module.statements:
+        match each:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()) if not name.startswith("_"):
+                message = f"{file}, line {each.lineno}: ignored {name}: a lambda is not a tool"
+                hint = f"write `def {name}(...)` in {file}, or rename it to _{name}"
+                yield Problem(message, hint, Location(str(file), each.lineno), IGNORED, WARNING)
+
+
+def _has_methods(node: ast.ClassDef) -> bool:
+    return any(isinstance(each, FunctionNode) and not each.name.startswith("_") for each in node.body)
+
+
+def _join(names: list[str]) -> str:
+    more = len(names) - MAX_LISTED_NAMES
+    return ", ".join([*names[:MAX_LISTED_NAMES], *([f"{more} more"] if more > 0 else [])])
+
+
+def _read_literals(tree: ast.Module) -> JsonObject:
+    """Return the module-level literals `pack`, `permissions` and `__all__`."""
+    found: JsonObject = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in DECLARED_NAMES:
+                found[name] = _evaluate_literal(name, value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name in DECLARED_NAMES:
+                found[name] = _evaluate_literal(name, value)
+    return found
+
+
+def _evaluate_literal(name: str, value: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except (TypeError, ValueError):
+        rule = "must be a literal, because the file is analyzed without running it"
+        raise ValueError(f"line {value.lineno}: {name} {rule}") from None
+
+
+@dataclass(eq=False)
+class _Module:
+    """A Python file, and the modules that it may import from the directory of the pack."""
+
+    file: Path
+    source: str
+    root: Path = field(default=Path())
+    siblings: dict[Path, "_Module | None"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.siblings:
+            self.root = self.file.parent
+            self.siblings[self.file] = self
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.source.split("\n")  # Python ends lines at \n only
+
+    @cached_property
+    def statements(self) -> list[ast.stmt]:
+        """The statements that run at import, also under `if` and `try`. The first alternative comes last: it counts."""
+        return list(_flatten(self.tree.body))
+
+    @cached_property
+    def definitions(self) -> dict[str, FunctionNode]:
+        return {node.name: node for node in self.statements if isinstance(node, FunctionNode)}
+
+    @cached_property
+    def scope(self) -> Scope:
+        return Scope(self.statements, self._find_scope)
+
+    def _find_scope(self, name: str, level: int) -> Scope | None:
+        with suppress(LookupError, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            if (module := self.find_module(name, level)) is not None:
+                return module.scope
+        return None  # the types in it are unknown
+
+    def find_module(self, name: str, level: int) -> "_Module | None":
+        """Return a module in the directory of the pack, by the name and level of an import."""
+        start = self.file.parents[level - 1] if 0 < level <= len(self.file.parents) else self.root
+        if not start.is_relative_to(self.root):
+            return None
+        path = start.joinpath(*name.split("."))
+        for candidate in (path.with_suffix(".py"), path / "__init__.py") if name else (path / "__init__.py",):
+            if candidate not in self.siblings:
+                is_read = len(self.siblings) <= MAX_SIBLINGS and candidate.is_file()
+                text = _read_text(candidate) if is_read else ""
+                self.siblings[candidate] = _Module(candidate, text, self.root, self.siblings) if is_read else None
+            if (found := self.siblings[candidate]) is not None:
+                return found
+        return None
+
+
+def _flatten(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        match node:
+            case ast.If(test=test):
+                taken = _evaluate_test(test)
+                yield from _flatten(node.orelse if taken is not True else ())
+                yield from _flatten(node.body if taken is not False else ())
+            case ast.Try() | ast.TryStar():
+                yield from (each for handler in node.handlers for each in _flatten(handler.body))
+                yield from _flatten((*node.body, *node.orelse, *node.finalbody))
+            case ast.With():
+                yield from _flatten(node.body)
+            case _:
+                yield node
+
+
+def _evaluate_test(test: ast.expr) -> bool | None:
+    """Return the value of a check of the platform or of `__name__`; None for any other condition."""
+    text = ast.unparse(test)
+    if text == "__name__ == '__main__'":
+        return False
+    match = PLATFORM_TEST.fullmatch(text)
+    if match is None:
+        return None
+    value = sys.platform if match["name"] == "sys.platform" else os.name
+    if match["prefix"] is not None:
+        return value.startswith(match["prefix"])
+    return (value == match["value"]) is (match["operator"] == "==")
+
+
+def _find_tools(module: _Module, exported: Any) -> tuple[dict[str, tuple[FunctionNode, _Module]], list[str]]:
+    """Return the functions that are tools with their modules, and the problems of exported names."""
+    if exported is None:
+        return {name: (each, module) for name, each in module.definitions.items() if not name.startswith("_")}, []
+    if not isinstance(exported, list | tuple) or not all(isinstance(name, str) for name in exported):
+        raise ValueError("invalid __all__: expected a list of names")
+    found = {name: _find_definition(name, module, MAX_IMPORT_DEPTH) for name in exported}
+    missing = [
+        f"__all__ contains {name!r}, which is not a function of this file or of a module in its directory"
+        for name, definition in found.items()
+        if definition is None
+    ]
+    return {name: definition for name, definition in found.items() if definition is not None}, missing
+
+
+def _find_definition(name: str, module: _Module, imports: int) -> tuple[FunctionNode, _Module] | None:
+    """Return the function with this name, even if it is imported from a module in the same directory."""
+    if name in module.definitions:
+        return module.definitions[name], module
+    source = module.scope.imports.get(name)
+    sibling = module.find_module(source.module, source.level) if source and source.name and imports else None
+    return _find_definition(source.name, sibling, imports - 1) if source and sibling else None
+
+
+def _make_function(name: str, definition: FunctionNode, module: _Module) -> Function:
+    docstring = ast.get_docstring(definition) or ""
+    returns = ast.unparse(definition.returns) if definition.returns else ""
+    if module.scope.is_used_by(definition):
+        schema = Schema.from_definition(definition, module.scope)
+    else:  # its source takes less memory than the tree
+        text = "\n".join(module.lines[definition.lineno - 1 : definition.end_lineno])
+        schema = Schema.from_source(f"if True:\n{text}" if definition.col_offset else text, definition.name)
+    output = make_output_schema(definition.returns, module.scope)
+    declared = _read_tool_options(definition)
+    declared_effects = effects(declared["effects"]) if "effects" in declared else None
+    return Function(
+        *(name, schema, description(docstring), example(docstring), returns, docstring, output),
+        permissions=_parse_permissions(declared.get("permissions", [])),
+        effects=declared_effects,
+        is_idempotent=declared.get("idempotent", False) is True,
+    )
+
+
+def _read_tool_options(definition: FunctionNode) -> JsonObject:
+    """Return the permissions, the effects and the idempotence in `@tool(...)`."""
+    found: JsonObject = {}
+    for decorator in definition.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Name(id="tool") | ast.Attribute(attr="tool"), keywords=options):
+                names = {option.arg: option.value for option in options}
+                if "argument_permissions" in names:
+                    raise ValueError("argument_permissions is not supported; use permissions")
+                found |= {name: _evaluate_literal(name, names[name]) for name in TOOL_OPTIONS if name in names}
+    return found
+
+
+def _read_secrets(tree: ast.Module) -> tuple[str, ...]:
+    """Return the names in `secrets = [...]`. Another value is a variable of the file and declares nothing."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="secrets")], value=ast.List(elts=names) | ast.Tuple(elts=names)):
+                return tuple(str(name.value) for name in names if isinstance(name, ast.Constant))
+    return ()
+
+
+def _parse_permissions(names: Any) -> frozenset[Permission]:
+    try:
+        return permissions(names)
+    except (TypeError, ValueError):
+        raise ValueError(f"invalid permissions {names!r}: expected a list of {', '.join(Permission)}") from None

@@ -1,0 +1,183 @@
+"""The tools of an upstream server, made from its definitions after comparing these with their pins."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+from onetool.core.foreign_schema import ForeignSchema
+from onetool.core.policy.effects import get_implied_permissions
+from onetool.core.policy.hints import Hints, read_hints
+from onetool.core.policy.labels import PRIVATE
+from onetool.core.schema import ANY_OBJECT, Schema
+from onetool.core.tool import Tool
+from onetool.errors import ToolError
+from onetool.settings.model import Server
+from onetool.sources.upstream.definitions import Definition, Definitions, UpstreamSchema
+from onetool.sources.upstream.pins import ACCEPTED, Differences, compare, list_claims
+from onetool.state.documents import Documents
+from onetool.util.context import Permission
+from onetool.util.invisible import replace_in_name
+from onetool.util.problem import PROBLEM, WARNING, Problem, limit_problems
+from onetool.util.sanitize import clean, clean_schema
+from onetool_child.json_types import JsonMapping
+
+if TYPE_CHECKING:
+    from onetool.sources.upstream.upstream import Upstream
+
+REQUIRED_PERMISSIONS = frozenset({Permission.NETWORK})
+INVALID_NAME_CHARS = re.compile(r"[\s@.\x00-\x1f]")
+MAX_NAME_CHARS = 200
+MAX_DIFF_CHARS = 4000
+Refresh = Callable[[], Awaitable[None]]
+
+
+class CheckedTools(NamedTuple):
+    """The tools that a server offers, and how they differ from their pins."""
+
+    definitions: Definitions = ()
+    tools: Sequence[Tool] = ()
+    offered: Mapping[str, Definition] = {}  # by the name of the tool
+    rejected: Mapping[str, str] = {}  # why tools cannot be called, by name
+    differences: Differences = Differences({}, {})
+    claims: Mapping[str, str] = {}  # of hints that no person has accepted, by the name of the definition
+    problem: ToolError | None = None  # why changes cannot be detected
+
+
+def check_tools(upstream: "Upstream", definitions: Definitions, pins: Documents, refresh: Refresh) -> CheckedTools:
+    """Compare the definitions of a server with its pins and create the tools. Reads the disk."""
+    server = upstream.server
+    is_strict = server.pin == "strict"
+    chosen = [definition for definition in definitions if is_chosen(definition.name, server)]
+    pinned: JsonMapping = {}
+    differences = Differences({}, {})
+    claims: Mapping[str, str] = {}
+    problem = None
+    if server.pin != "off":
+        try:
+            differences = compare(pins, upstream.name, definitions, is_strict=is_strict)
+            pinned = pins.get(upstream.name) or {}
+            claims = list_claims(pinned, chosen, upstream.origin)
+        except (OSError, ToolError) as error:  # a problem with one file must not affect other servers
+            problem = error if isinstance(error, ToolError) else ToolError(str(error))
+    differences = _select_differences(differences, {definition.name for definition in chosen})
+    pending = {*differences.changed, *differences.new} if is_strict else set()
+    # Of two definitions with the same tool name, the accepted one comes last and wins.
+    chosen.sort(key=lambda definition: definition.name not in pending)
+    offered = {_make_name(upstream.name, definition.name): definition for definition in chosen if definition.name}
+    tools = []
+    rejected: dict[str, str] = {}
+    for name, definition in offered.items():
+        is_pending = definition.name in pending
+        pin = pinned.get(definition.name, {})
+        tools.append(_make_tool(upstream, name, definition, pin, refresh, is_pending=is_pending))
+        if problem is not None:
+            rejected[name] = f"cannot check whether {name} has changed: {problem}"
+        elif is_pending:
+            reason = "is new" if definition.name in differences.new else "has changed"
+            rejected[name] = (
+                f"{name} {reason} since its server was accepted, and pin is strict. ot.health() shows it; "
+                f"a person can accept it with `onetool servers accept {upstream.name}`"
+            )
+    return CheckedTools(definitions, tools, offered, rejected, differences, claims, problem)
+
+
+def list_problems(upstream: "Upstream") -> list[Problem]:
+    """Return the first problems of the definitions of a server: invalid schemas, and differences from its pins."""
+    unsound = limit_problems(list(_find_unsound(upstream)), upstream.name)
+    return unsound + limit_problems(list(_find_differences(upstream)), upstream.name)
+
+
+def _find_unsound(upstream: "Upstream") -> Iterator[Problem]:
+    """Yield the problems of input schemas that are not used, or whose patterns are not checked."""
+    hint = f"report it to the authors of {upstream.name}"
+    for definition in upstream.tools.definitions:
+        problem = definition.pattern_problem
+        if not definition.is_sound:
+            problem = problem or "an invalid input schema: its arguments are not validated"
+        if problem:
+            yield Problem(f"{upstream.name}.{definition.name} has {problem}", hint, level=WARNING)
+
+
+def _find_differences(upstream: "Upstream") -> Iterator[Problem]:
+    is_strict = upstream.server.pin == "strict"
+    suffix = ", rejected until accepted" if is_strict else ""
+    hint = f"review it, then run: onetool servers accept {upstream.name}"
+    changed, new = upstream.tools.differences
+    for subject, texts in (("changed definition of", changed), ("new tool, not accepted:", new)):
+        for tool, text in texts.items():
+            message = f"{subject} {upstream.name}.{tool}{suffix}\n{text}"
+            yield Problem(message, hint, level=PROBLEM if is_strict else WARNING)
+
+
+def is_chosen(name: str, server: Server) -> bool:
+    """Return whether the settings of the server include this tool, resource or prompt."""
+    is_included = not server.tools.include or any(fnmatchcase(name, pattern) for pattern in server.tools.include)
+    return is_included and not any(fnmatchcase(name, pattern) for pattern in server.tools.exclude)
+
+
+def _select_differences(differences: Differences, names: set[str]) -> Differences:
+    """Return the differences of these tools without invisible characters."""
+    changed, new = (
+        {name: clean(text, MAX_DIFF_CHARS) for name, text in texts.items() if name in names} for texts in differences
+    )
+    return Differences(changed, new)
+
+
+def _make_name(server: str, tool: str) -> str:
+    """Return the name of the tool in OneTool, without dots, white space and invisible characters."""
+    return f"{server}.{replace_in_name(INVALID_NAME_CHARS.sub('_', tool))[:MAX_NAME_CHARS]}"
+
+
+def _make_tool(
+    upstream: "Upstream",
+    name: str,
+    definition: Definition,
+    pin: JsonMapping,
+    refresh: Refresh,
+    *,
+    is_pending: bool,
+) -> Tool:
+    """Create the tool. The description of a tool that is not accepted is hidden, because it could steer a model.
+
+    Hints can add effects; only those that a person has accepted can remove them.
+    """
+    hints = read_hints(definition.annotations)
+    pinned_hints = read_hints(pin.get("annotations"))
+    # Unlike effects, permissions follow from what hints tell: a tool without hints needs the network only.
+    permissions = get_implied_permissions(hints.effects) | get_implied_permissions(pinned_hints.effects)
+    hints = hints.combine(pinned_hints if pin.get(ACCEPTED) == upstream.origin else Hints())
+    if is_pending:
+        description = (
+            f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"
+        )
+        definition = Definition(definition.name, description, ANY_OBJECT)
+    return Tool(
+        name=name,
+        backend=upstream,
+        input=UpstreamSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
+        output=_make_output_schema(definition),
+        description=clean(definition.description),
+        permissions=REQUIRED_PERMISSIONS | permissions,
+        effects=hints.effects,
+        is_idempotent=hints.is_idempotent,
+        labels=hints.labels | ({PRIVATE} if _has_private_data(upstream.server) else set()),
+        source=f"proxy:{upstream.name}",
+        refresh=refresh,
+    )
+
+
+def _make_output_schema(definition: Definition) -> Schema | None:
+    schema = definition.output_schema
+    if schema is None:
+        return None
+    if definition.is_wrapped:
+        definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+        schema = {**schema.get("properties", {}).get("result", {}), **definitions}
+    return ForeignSchema.from_json(schema)
+
+
+def _has_private_data(server: Server) -> bool:
+    """Return whether a server can read private data: one on the internet cannot, if it is used without credentials."""
+    has_credentials = bool(server.headers) or server.auth is not None or bool(server.accounts)
+    return server.url is None or not server.url.startswith("https://") or has_credentials

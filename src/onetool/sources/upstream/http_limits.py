@@ -1,0 +1,122 @@
+"""Limits of HTTP responses from upstream servers, applied before the SDK reads them."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+
+import httpx2
+
+from onetool.net.messages import EVENT_STREAM
+from onetool.net.transport import silence_http_libraries
+from onetool.processes.collector import Collector
+from onetool.processes.pace import Pace
+from onetool.sources.upstream.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit
+from onetool_child.messages import TooLarge
+
+MAX_EVENT_LINES = 1000
+CONNECT_SECONDS = 30
+READ_SECONDS = 300  # a server may hold a stream of events open
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Return the shared TLS context. The first call blocks: certificates are read from disk."""
+    return httpx2.create_ssl_context()
+
+
+def http_client(
+    headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+) -> httpx2.AsyncClient:
+    """Return a client for the SDK with limited responses. Blocks as `tls_context` does."""
+    silence_http_libraries()
+    return httpx2.AsyncClient(
+        # A compressed body could be a thousand times as large after decompression.
+        headers={**(headers or {}), "accept-encoding": "identity"},
+        timeout=timeout or httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
+        auth=auth,
+        verify=tls_context(),
+        event_hooks={"response": [_limit_response]},
+    )
+
+
+async def _limit_response(response: httpx2.Response) -> None:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    if response.headers.get("content-encoding", "identity") != "identity":
+        response.stream = _CompressedBody(response.stream)
+    elif response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
+        response.stream = _EventStream(response.stream)
+    else:
+        response.stream = _Body(response.stream)
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A response body that is one message."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        collector = Collector(MAX_UPSTREAM_BYTES)
+        async for chunk in self._stream:
+            collector.add(chunk)
+        try:
+            yield admit(*collector.take())
+        except TooLarge as error:
+            raise httpx2.StreamError(str(error)) from None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _CompressedBody(_Body):
+    """A compressed response, which is rejected when it is read: an error of the request would end the connection."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        raise httpx2.StreamError("the server sent a compressed response despite Accept-Encoding: identity")
+
+
+class _EventStream(_Body):
+    """A response body that is a stream of events with one message each."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        splitter = _EventSplitter()
+        pace = Pace()
+        async for chunk in self._stream:
+            try:
+                events = list(splitter.add(chunk))
+            except TooLarge as error:
+                raise httpx2.SSEError(str(error)) from None
+            for event in events:
+                pause = pace.charge(pace.now(), max(len(event), MIN_CHARGED_BYTES))
+                yield event
+                if pause:
+                    await asyncio.sleep(pause)
+
+
+class _EventSplitter:
+    """Split chunks into complete events, and check each of them."""
+
+    def __init__(self) -> None:
+        self._collector = Collector(MAX_UPSTREAM_BYTES)
+        self._unread = b""  # the end of the last chunk, which may be a part of a line end
+
+    def add(self, chunk: bytes) -> Iterator[bytes]:
+        text = self._unread + chunk
+        self._unread = b"\r" if text.endswith(b"\r") else b""
+        text = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *ends, start = text.split(b"\n\n")
+        for end in ends:
+            self._collector.add(end)
+            yield _admit_event(*self._collector.take())
+        if start.endswith(b"\n"):
+            self._unread = b"\n" + self._unread
+        self._collector.add(start.removesuffix(b"\n"))
+
+
+def _admit_event(event: bytes, problem: str | None) -> bytes:
+    if event.count(b"\n") > MAX_EVENT_LINES:
+        raise TooLarge(f"the server sent an event with more than {MAX_EVENT_LINES} lines")
+    data = b"\n".join(line[len(b"data:") :] for line in event.split(b"\n") if line.startswith(b"data:"))
+    admitted = admit(data, problem)
+    return (event if admitted is data else b"data: " + admitted) + b"\n\n"

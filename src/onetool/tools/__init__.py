@@ -1,1 +1,0 @@
-"""Built-in packs: one file `<pack>_tools.py` each, one function per tool, read by `onetool.runner.tool_loader`."""

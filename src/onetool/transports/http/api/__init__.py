@@ -1,1 +1,0 @@
-"""Handlers of the REST API. `onetool.transports.http.asgi_app` registers them."""
